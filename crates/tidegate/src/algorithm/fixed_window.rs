@@ -1,0 +1,61 @@
+//! `fixed-window`: one counter for each window since the epoch.
+
+use std::borrow::Cow;
+
+use super::{Charge, Evaluation, Plan, State};
+use crate::Quota;
+
+/// The cost counted in the window that began at `start`.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Window {
+    start: u64,
+    used: u64,
+}
+
+impl Window {
+    /// The window to judge by: the stored one while it runs, and while the clock is behind it by at most a window.
+    #[inline]
+    fn current(&self, plan: &Plan, now: u64) -> Self {
+        let start = now - now % plan.window;
+        let counts = self.start == start || (self.start > now && self.start <= now + plan.window);
+        if self.used > 0 && counts { *self } else { Self { start, used: 0 } }
+    }
+}
+
+impl State for Window {
+    #[inline]
+    fn evaluate(&self, plan: &Plan, now: u64, cost: u64) -> Evaluation {
+        let Self { start, used } = self.current(plan, now);
+        Evaluation::new(plan, used, cost, || start + plan.window - now)
+    }
+
+    #[inline]
+    fn commit(&mut self, plan: &Plan, now: u64, cost: u64) -> Charge {
+        *self = self.current(plan, now);
+        let cost = cost.min(Quota::MAX - self.used);
+        self.used += cost;
+        Charge { at: now.max(self.start), cost }
+    }
+
+    #[inline]
+    fn reset_after(&self, plan: &Plan, now: u64) -> u64 {
+        let Self { start, used } = self.current(plan, now);
+        if used == 0 { 0 } else { start + plan.window - now }
+    }
+
+    fn refund(&mut self, plan: &Plan, now: u64, at: u64, amount: u64) {
+        let current = self.current(plan, now);
+        if at >= current.start && at < current.start + plan.window {
+            *self = Self { used: current.used - amount.min(current.used), ..current };
+        }
+    }
+
+    fn convert(&self, old: &Plan, new: &Plan, now: u64) -> Cow<'_, Self> {
+        if old.window == new.window {
+            return Cow::Borrowed(self);
+        }
+        let Self { start, used } = self.current(old, now);
+        let at = now.max(start);
+        Cow::Owned(Self { start: at - at % new.window, used })
+    }
+}

@@ -1,0 +1,241 @@
+//! The contract of an algorithm and the registry of all of them. An algorithm is a pure state: it is told the time and
+//! the quota, and sees no clock, lock, log or socket. Each has a twin in Lua and a table of vectors beside it.
+//!
+//! All times are epoch microseconds, all spans microseconds, all costs below 2^53.
+
+mod fixed_window;
+mod gcra;
+mod sliding_counter;
+mod sliding_log;
+mod sliding_window;
+mod token_bucket;
+
+use std::{borrow::Cow, fmt, str::FromStr};
+
+use crate::{Quota, error::QuotaError};
+
+/// The state of one key under one algorithm. `Default` is *no state*: what a key that was never seen has.
+pub(crate) trait State: Default + Clone + Send + 'static {
+    /// What a hit of `cost` at `now` would get. Changes nothing; what has expired is skipped, not purged.
+    fn evaluate(&self, plan: &Plan, now: u64, cost: u64) -> Evaluation;
+
+    /// Records a `cost` of at least 1, whether it fits or not.
+    fn commit(&mut self, plan: &Plan, now: u64, cost: u64) -> Charge;
+
+    /// How long until this equals no state, if nobody comes; 0 when it already does.
+    fn reset_after(&self, plan: &Plan, now: u64) -> u64;
+
+    /// Takes back up to `amount` of what was recorded at time `at`. Never more than still counts.
+    fn refund(&mut self, plan: &Plan, now: u64, at: u64, amount: u64);
+
+    /// The same history under another quota. Rounding never gives capacity away.
+    fn convert(&self, old: &Plan, new: &Plan, now: u64) -> Cow<'_, Self>;
+
+    /// Bytes held outside the state itself.
+    fn heap_bytes(&self) -> usize {
+        0
+    }
+}
+
+/// What [`State::evaluate`] finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Evaluation {
+    /// How much of the capacity is taken, without the hit being evaluated; above it after a charge or a lowered limit.
+    pub(crate) used: u64,
+    pub(crate) verdict: Verdict,
+}
+
+/// What [`State::commit`] has recorded, and [`State::refund`] can take back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Charge {
+    /// `now`, or the newest stored time where the clock has stepped back.
+    pub(crate) at: u64,
+    /// Less than was asked for only where a debt reached its bound.
+    pub(crate) cost: u64,
+}
+
+/// The answer of one policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Allowed,
+    /// Waiting exactly this long succeeds if nobody else comes; a microsecond less fails.
+    Denied {
+        retry_after: u64,
+    },
+    /// The cost is above the capacity: no wait cures that.
+    Never,
+}
+
+impl Evaluation {
+    /// `cost` against what is left; `wait` is asked only when a wait would cure the denial.
+    #[inline]
+    fn new(plan: &Plan, used: u64, cost: u64, wait: impl FnOnce() -> u64) -> Self {
+        let verdict = if cost > plan.capacity {
+            Verdict::Never
+        } else if cost <= plan.capacity.saturating_sub(used) {
+            Verdict::Allowed
+        } else {
+            Verdict::Denied { retry_after: wait() }
+        };
+        Self { used, verdict }
+    }
+}
+
+/// A quota made ready for one algorithm: the only numbers that an algorithm sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Plan {
+    /// The most that can be taken at once: the limit of a window, the burst of a bucket.
+    pub(crate) capacity: u64,
+    pub(crate) window: u64,
+    /// `sliding-window`, `sliding-log`: hits whose times fall in one grain are counted as one.
+    grain: u64,
+    /// `gcra`: the time that a cost of 1 takes, rounded up.
+    interval: u64,
+    /// `token-bucket`: `tokens` come back every `per` microseconds; limit and window in lowest terms.
+    tokens: u64,
+    per: u64,
+}
+
+/// The longest time to refill a bucket: 100 years. Added to any time of this century it stays below 2^53.
+const MAX_REFILL: u64 = 100 * 366 * 86_400_000_000;
+
+impl Plan {
+    pub(crate) fn new(algorithm: Algorithm, quota: &Quota, resolution: u32) -> Result<Self, QuotaError> {
+        let (limit, window) = (quota.limit(), quota.window_us());
+        let capacity = quota.burst_size().unwrap_or(limit);
+        let interval = window.div_ceil(limit); // ceil: never above the quota
+        let refill = u128::from(capacity) * u128::from(window) / u128::from(limit);
+        match algorithm {
+            Algorithm::TokenBucket | Algorithm::Gcra if refill > u128::from(MAX_REFILL) => {
+                return Err(QuotaError::Refill(*quota));
+            }
+            Algorithm::Gcra if u128::from(interval) * u128::from(limit) * 100 > u128::from(window) * 101 => {
+                return Err(QuotaError::Interval(*quota));
+            }
+            Algorithm::TokenBucket | Algorithm::Gcra => {}
+            _ if quota.burst_size().is_some() => return Err(QuotaError::BurstOnWindow),
+            _ => {}
+        }
+        let grain = if algorithm == Algorithm::SlidingLog { 1 } else { window.div_ceil(u64::from(resolution)) };
+        let divisor = greatest_common_divisor(limit, window);
+        Ok(Self { capacity, window, grain, interval, tokens: limit / divisor, per: window / divisor })
+    }
+
+    /// When nothing recorded at `at` can matter any more, whatever the algorithm.
+    pub(crate) fn forgotten_at(&self, at: u64) -> u64 {
+        at.saturating_add(2 * self.window).saturating_add(mul_div_ceil(self.capacity, self.per, self.tokens))
+    }
+}
+
+fn greatest_common_divisor(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { greatest_common_divisor(b, a % b) }
+}
+
+/// Quotient and remainder of `a * b / m`, exact; the quotient saturates.
+#[inline]
+fn mul_div(a: u64, b: u64, m: u64) -> (u64, u64) {
+    let product = u128::from(a) * u128::from(b);
+    match u64::try_from(product) {
+        // Nearly always, and several times faster than the general case.
+        Ok(small) => (small / m, small % m),
+        Err(_) => {
+            let (quotient, rest) = (product / u128::from(m), product % u128::from(m));
+            (u64::try_from(quotient).unwrap_or(u64::MAX), rest as u64)
+        }
+    }
+}
+
+#[inline]
+fn mul_div_ceil(a: u64, b: u64, m: u64) -> u64 {
+    let (quotient, rest) = mul_div(a, b, m);
+    quotient.saturating_add(u64::from(rest > 0))
+}
+
+/// Calls a macro with every algorithm: variant, name, state. **This list is the registry**: stores, configuration,
+/// vectors, laws and benches all read it.
+macro_rules! registry {
+    ($macro:ident) => {
+        $macro! {
+            /// Every request with its time: exact, and the most memory.
+            SlidingLog "sliding-log" $crate::algorithm::Log,
+            /// Requests in grains of a hundredth of the window: never over the limit, capacity back late by less
+            /// than one grain, bounded memory. The default.
+            #[default]
+            SlidingWindow "sliding-window" $crate::algorithm::Grains,
+            /// Two counters and their overlap: an estimate, below twice the limit in any window.
+            SlidingCounter "sliding-counter" $crate::algorithm::Buckets,
+            /// One counter per window since the epoch: up to twice the limit across a boundary.
+            FixedWindow "fixed-window" $crate::algorithm::Window,
+            /// A bucket of tokens that refills at the rate of the quota: a burst, then the rate, exactly.
+            TokenBucket "token-bucket" $crate::algorithm::Bucket,
+            /// One number per key: a burst, then requests spaced evenly.
+            Gcra "gcra" $crate::algorithm::Arrival,
+        }
+    };
+}
+pub(crate) use registry;
+
+pub(crate) use fixed_window::Window;
+pub(crate) use gcra::Arrival;
+pub(crate) use sliding_counter::Buckets;
+pub(crate) use sliding_log::Log;
+pub(crate) use sliding_window::Grains;
+pub(crate) use token_bucket::Bucket;
+
+macro_rules! algorithms {
+    ($($(#[$doc:meta])* $variant:ident $name:literal $state:ty,)*) => {
+        /// How a quota is enforced. [The README](https://docs.rs/tidegate) compares them in one table.
+        ///
+        /// ```
+        /// use tidegate::Algorithm;
+        ///
+        /// assert_eq!("gcra".parse(), Ok(Algorithm::Gcra));
+        /// assert_eq!(Algorithm::default().name(), "sliding-window");
+        /// ```
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum Algorithm {
+            $($(#[$doc])* $variant,)*
+        }
+
+        impl Algorithm {
+            /// Every algorithm.
+            pub const ALL: &[Self] = &[$(Self::$variant,)*];
+
+            /// The name in configuration, metrics and docs.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $name,)*
+                }
+            }
+        }
+    };
+}
+registry!(algorithms);
+
+impl fmt::Display for Algorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Algorithm {
+    type Err = UnknownAlgorithm;
+
+    fn from_str(name: &str) -> Result<Self, UnknownAlgorithm> {
+        Self::ALL.iter().copied().find(|algorithm| algorithm.name() == name).ok_or(UnknownAlgorithm)
+    }
+}
+
+/// A name that no algorithm has; the message lists those that exist.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnknownAlgorithm;
+
+impl fmt::Display for UnknownAlgorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("no such algorithm; use one of")?;
+        Algorithm::ALL.iter().try_for_each(|algorithm| write!(f, " {algorithm}"))
+    }
+}
+
+impl std::error::Error for UnknownAlgorithm {}

@@ -1,0 +1,190 @@
+//! `sliding-window`: hits gathered into grains. A grain leaves when the last hit that joined it would, so the window is
+//! never over its limit and capacity is late by less than one grain.
+
+use std::{borrow::Cow, collections::VecDeque, mem};
+
+use super::{Charge, Evaluation, Plan, State};
+use crate::Quota;
+
+/// Grains in order of time, each with the time of its last hit and a cost of at least 1.
+///
+/// The fields that nearly every hit needs are here, in half a cache line; a hit that joins the newest grain of a window
+/// of which nothing has expired reads nothing else.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Grains {
+    /// The cost of all grains, those included that have expired and not been purged. 0: there are none.
+    used: u64,
+    /// Times of the first and the last grain; one and the same if there is one.
+    oldest: u64,
+    newest: u64,
+    older: Option<Box<Older>>,
+}
+
+/// All grains but the newest. Never empty.
+#[derive(Clone, Debug, Default)]
+struct Older {
+    grains: VecDeque<Grain>,
+    /// The cumulative cost before the first grain.
+    base: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Grain {
+    time: u64,
+    /// The cumulative cost up to and with this grain, so that the cost of any range is one subtraction. It wraps.
+    end: u64,
+}
+
+impl Older {
+    /// The cost of the first `n` grains.
+    fn cost(&self, n: usize) -> u64 {
+        n.checked_sub(1).map_or(0, |last| self.grains[last].end.wrapping_sub(self.base))
+    }
+}
+
+impl Grains {
+    fn one(time: u64, cost: u64) -> Self {
+        Self { used: cost, oldest: time, newest: time, older: None }
+    }
+
+    /// The time to judge by, or nothing where no grain counts: all expired, or so far ahead that the clock was wrong.
+    #[inline]
+    fn effective(&self, plan: &Plan, now: u64) -> Option<u64> {
+        let counts = self.used > 0 && self.newest + plan.window > now && self.newest <= now + plan.window;
+        counts.then(|| now.max(self.newest))
+    }
+
+    /// How many of the older grains have expired at `at`.
+    #[inline]
+    fn expired(&self, plan: &Plan, at: u64) -> usize {
+        match &self.older {
+            Some(older) if self.oldest + plan.window <= at => {
+                older.grains.partition_point(|grain| grain.time + plan.window <= at)
+            }
+            _ => 0,
+        }
+    }
+
+    /// The time of the first grain with which `need` of the cost has left.
+    fn leaving(&self, need: u64) -> u64 {
+        match &self.older {
+            // Every grain holds at least 1.
+            Some(_) if need <= 1 => self.oldest,
+            Some(older) => {
+                let index = older.grains.partition_point(|grain| grain.end.wrapping_sub(older.base) < need);
+                older.grains.get(index).map_or(self.newest, |grain| grain.time)
+            }
+            None => self.newest,
+        }
+    }
+
+    /// Drops the first `n` of the older grains.
+    fn purge(&mut self, n: usize) {
+        let Some(older) = self.older.as_mut().filter(|_| n > 0) else { return };
+        self.used -= older.cost(n);
+        older.base = older.grains[n - 1].end;
+        older.grains.drain(..n);
+        self.settle_ends();
+    }
+
+    /// Makes `oldest` and `older` true again after grains have left either end of the latter.
+    fn settle_ends(&mut self) {
+        match self.older.as_ref().and_then(|older| older.grains.front()) {
+            Some(first) => self.oldest = first.time,
+            None => {
+                self.oldest = self.newest;
+                self.older = None;
+            }
+        }
+    }
+}
+
+impl State for Grains {
+    #[inline]
+    fn evaluate(&self, plan: &Plan, now: u64, cost: u64) -> Evaluation {
+        let Some(at) = self.effective(plan, now) else { return Evaluation::new(plan, 0, cost, || 0) };
+        let expired = self.expired(plan, at);
+        let gone = if expired == 0 { 0 } else { self.older.as_ref().map_or(0, |older| older.cost(expired)) };
+        let used = self.used - gone;
+        Evaluation::new(plan, used, cost, || {
+            let need = used - (plan.capacity - cost);
+            self.leaving(gone + need) + plan.window - now
+        })
+    }
+
+    #[inline]
+    fn commit(&mut self, plan: &Plan, now: u64, cost: u64) -> Charge {
+        let Some(at) = self.effective(plan, now) else {
+            *self = Self::one(now, cost);
+            return Charge { at: now, cost };
+        };
+        self.purge(self.expired(plan, at));
+        if at - self.newest >= plan.grain || at / plan.grain != self.newest / plan.grain {
+            let older = self.older.get_or_insert_default();
+            older.grains.push_back(Grain { time: self.newest, end: older.base.wrapping_add(self.used) });
+        }
+        if self.older.is_none() {
+            self.oldest = at;
+        }
+        self.newest = at;
+        let cost = cost.min(Quota::MAX - self.used);
+        self.used += cost;
+        Charge { at, cost }
+    }
+
+    #[inline]
+    fn reset_after(&self, plan: &Plan, now: u64) -> u64 {
+        self.effective(plan, now).map_or(0, |_| self.newest + plan.window - now)
+    }
+
+    fn refund(&mut self, plan: &Plan, now: u64, at: u64, amount: u64) {
+        let Some(effective) = self.effective(plan, now) else { return };
+        self.purge(self.expired(plan, effective));
+        let older = self.older.as_deref_mut();
+        let index = older.as_ref().map_or(0, |older| older.grains.partition_point(|grain| grain.time < at));
+        let Some(older) = older.filter(|older| index < older.grains.len()) else {
+            // Only the newest is left to have it.
+            let own = self.used - self.older.as_ref().map_or(0, |older| older.cost(older.grains.len()));
+            if at <= self.newest && at / plan.grain == self.newest / plan.grain {
+                self.used -= amount.min(own);
+                if amount >= own {
+                    self.drop_newest();
+                }
+            }
+            return;
+        };
+        let found = older.grains[index].time;
+        if at / plan.grain != found / plan.grain {
+            return;
+        }
+        let own = older.cost(index + 1) - older.cost(index);
+        let back = amount.min(own);
+        older.grains.range_mut(index..).for_each(|grain| grain.end = grain.end.wrapping_sub(back));
+        if back == own {
+            older.grains.remove(index);
+        }
+        self.used -= back;
+        self.settle_ends();
+    }
+
+    /// Times and costs mean the same under every quota. What a shorter window has let go but not yet purged counts
+    /// again under a longer one: it did happen.
+    fn convert(&self, _old: &Plan, _new: &Plan, _now: u64) -> Cow<'_, Self> {
+        Cow::Borrowed(self)
+    }
+
+    fn heap_bytes(&self) -> usize {
+        self.older.as_ref().map_or(0, |older| mem::size_of::<Older>() + older.grains.capacity() * mem::size_of::<Grain>())
+    }
+}
+
+impl Grains {
+    /// The newest grain is empty: the one before it is now the newest, or there is no state.
+    fn drop_newest(&mut self) {
+        match self.older.as_mut().and_then(|older| older.grains.pop_back()) {
+            Some(last) => self.newest = last.time,
+            None => *self = Self::default(),
+        }
+        self.settle_ends();
+    }
+}

@@ -1,0 +1,124 @@
+//! Where time comes from: epoch microseconds, from a system clock that is cheap to read or from one that the caller
+//! moves by hand. Nothing else in this crate asks what time it is.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+/// A source of time. It may step in either direction: the algorithms bear it (at most one extra capacity).
+pub trait Clock: Send + Sync + 'static {
+    /// Microseconds since the Unix epoch, below 2<sup>52</sup> (the year 2112).
+    fn epoch_micros(&self) -> u64;
+}
+
+/// The machine's time: an epoch anchor plus a fast monotonic counter, anchored anew every minute.
+#[derive(Clone, Debug)]
+pub struct SystemClock {
+    counter: quanta::Clock,
+    start: u64,
+    anchor: Arc<Anchor>,
+}
+
+#[derive(Debug)]
+struct Anchor {
+    /// Epoch microseconds at `start`. One number, so that a reader never sees half of an update.
+    epoch_us: AtomicU64,
+    /// When to compare with the machine's clock again, in microseconds after `start`.
+    due_us: AtomicU64,
+}
+
+const ANCHOR_EVERY_US: u64 = 60_000_000;
+
+impl SystemClock {
+    /// A clock anchored now. The first one of a process measures the processor's counter, which can take a few milliseconds.
+    pub fn new() -> Self {
+        let counter = quanta::Clock::new();
+        let start = counter.raw();
+        let anchor = Anchor { epoch_us: AtomicU64::new(wall_us()), due_us: AtomicU64::new(ANCHOR_EVERY_US) };
+        Self { counter, start, anchor: Arc::new(anchor) }
+    }
+
+    #[cold]
+    fn anchor_anew(&self, elapsed_us: u64) {
+        self.anchor.due_us.store(elapsed_us + ANCHOR_EVERY_US, Relaxed);
+        self.anchor.epoch_us.store(wall_us().saturating_sub(elapsed_us), Relaxed);
+    }
+}
+
+impl Default for SystemClock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Clock for SystemClock {
+    #[inline]
+    fn epoch_micros(&self) -> u64 {
+        let elapsed_us = self.counter.delta_as_nanos(self.start, self.counter.raw()) / 1_000;
+        if elapsed_us >= self.anchor.due_us.load(Relaxed) {
+            self.anchor_anew(elapsed_us);
+        }
+        self.anchor.epoch_us.load(Relaxed) + elapsed_us
+    }
+}
+
+fn wall_us() -> u64 {
+    // Before 1970 is 1970; after 2112 the machine's clock is wrong.
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros().min(1 << 52) as u64)
+}
+
+/// A clock that stands still until it is moved; clones are the same clock.
+///
+/// ```
+/// use std::time::Duration;
+/// use tidegate::{Limiter, ManualClock, Policy, Quota};
+///
+/// let clock = ManualClock::default();
+/// let limiter = Limiter::builder().policy(Policy::new("demo", Quota::per_second(1))).clock(clock.clone()).build()?;
+/// assert!(limiter.check("a").is_allowed());
+/// assert!(!limiter.check("a").is_allowed());
+/// clock.advance(Duration::from_secs(1));
+/// assert!(limiter.check("a").is_allowed());
+/// # Ok::<(), tidegate::ConfigError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct ManualClock(Arc<AtomicU64>);
+
+impl ManualClock {
+    /// A clock that shows `epoch_micros`.
+    pub fn new(epoch_micros: u64) -> Self {
+        Self(Arc::new(AtomicU64::new(epoch_micros)))
+    }
+
+    /// Shows `epoch_micros` from now on.
+    pub fn set(&self, epoch_micros: u64) {
+        self.0.store(epoch_micros, Relaxed);
+    }
+
+    /// Moves on by `by`, cut to microseconds.
+    pub fn advance(&self, by: Duration) {
+        self.0.fetch_add(by.as_micros() as u64, Relaxed);
+    }
+
+    /// Steps back by `by`, cut to microseconds, as clocks do that are set right.
+    pub fn step_back(&self, by: Duration) {
+        self.0.fetch_sub(by.as_micros() as u64, Relaxed);
+    }
+}
+
+impl Default for ManualClock {
+    /// The first second of 2026.
+    fn default() -> Self {
+        Self::new(1_767_225_600_000_000)
+    }
+}
+
+impl Clock for ManualClock {
+    fn epoch_micros(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}

@@ -1,0 +1,278 @@
+//! What was decided, and why: the answer of each policy, the strictest of them, and sentences about them. Names and
+//! sentences are looked up when asked for; a decision itself is numbers.
+
+use std::{cmp::Ordering, fmt, sync::Arc, time::Duration};
+
+use crate::{
+    Algorithm, Mode, Policy, Quota, Receipt, Source,
+    algorithm::Verdict,
+    receipt::Charged,
+    set::PolicySet,
+    store::{Record, Records},
+};
+
+/// The answer to a hit: allowed or not, with an [`Outcome`] for each policy that applied.
+///
+/// ```
+/// use tidegate::{Limiter, Quota};
+///
+/// let limiter = Limiter::in_memory(Quota::per_minute(1));
+/// assert!(limiter.check("user:42").is_allowed());
+/// let decision = limiter.check("user:42");
+/// assert!(!decision.is_allowed());
+/// assert_eq!(decision.remaining(), Some(0));
+/// assert!(decision.explain().to_string().starts_with("denied: policy `default` has 1 of 1 used for key `user:42`"));
+/// ```
+#[derive(Clone)]
+#[must_use = "a decision says whether to go on"]
+pub struct Decision {
+    set: SetRef,
+    records: Records,
+    allowed: bool,
+    receipt_taken: bool,
+}
+
+/// The set that decided. A guard of the swap and not an `Arc`: taking one touches no shared counter.
+pub(crate) struct SetRef(pub(crate) arc_swap::Guard<Arc<PolicySet>>);
+
+impl Clone for SetRef {
+    fn clone(&self) -> Self {
+        Self(arc_swap::Guard::from_inner(Arc::clone(&self.0)))
+    }
+}
+
+impl Decision {
+    #[inline]
+    pub(crate) fn new(set: arc_swap::Guard<Arc<PolicySet>>, records: Records) -> Self {
+        let denies = |record: &Record| {
+            record.verdict != Verdict::Allowed && set.policies[usize::from(record.policy)].policy.mode == Mode::Enforce
+        };
+        let allowed = !records.iter().any(denies);
+        Self { set: SetRef(set), records, allowed, receipt_taken: false }
+    }
+
+    /// Whether the hit may go on.
+    #[inline]
+    pub fn is_allowed(&self) -> bool {
+        self.allowed
+    }
+
+    /// One outcome for each policy that applied, shadow policies included, in the order of the policies.
+    pub fn outcomes(&self) -> impl ExactSizeIterator<Item = Outcome<'_>> {
+        self.records.iter().map(|record| self.outcome(record))
+    }
+
+    fn outcome<'d>(&'d self, record: &'d Record) -> Outcome<'d> {
+        let prepared = &self.set.0.policies[usize::from(record.policy)];
+        Outcome { policy: &prepared.policy, quota: prepared.quotas[usize::from(record.plan)], record }
+    }
+
+    /// The outcome that matters most: of the denials the one with the longest wait; where there are none, the one with
+    /// the least left in proportion to its limit. Nothing where no enforced policy applied.
+    pub fn strictest(&self) -> Option<Outcome<'_>> {
+        self.outcomes().filter(|outcome| !outcome.is_shadow()).min_by(Outcome::by_strictness)
+    }
+
+    /// How long to wait: the longest of the denials. Nothing where the hit was allowed or where no wait helps.
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.strictest().and_then(|outcome| outcome.retry_after())
+    }
+
+    /// What is left by the strictest outcome.
+    pub fn remaining(&self) -> Option<u64> {
+        self.strictest().map(|outcome| outcome.remaining())
+    }
+
+    /// The proof of what was charged, for [`crate::Limiter::refund`] and [`crate::Limiter::settle`]. There is one, once:
+    /// nothing where nothing was charged or where it was taken before.
+    pub fn take_receipt(&mut self) -> Option<Receipt> {
+        let charged = self.records.iter().filter(|record| record.charged > 0 && record.source == Source::Store);
+        let charges: Vec<Charged> = charged
+            .map(|record| Charged {
+                policy: self.outcome(record).policy.name.clone(),
+                algorithm: self.outcome(record).policy.algorithm,
+                key: record.key,
+                at: record.at,
+                cost: record.charged,
+            })
+            .collect();
+        let first = !std::mem::replace(&mut self.receipt_taken, true);
+        (first && !charges.is_empty()).then(|| Receipt::new(charges))
+    }
+
+    /// One sentence: which policy denied which key, how much was used, and when to come back.
+    pub fn explain(&self) -> impl fmt::Display {
+        struct Sentence<'d>(&'d Decision);
+        impl fmt::Display for Sentence<'_> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                match self.0.strictest() {
+                    Some(outcome) => outcome.explain().fmt(f),
+                    None => f.write_str("allowed: no policy applies"),
+                }
+            }
+        }
+        Sentence(self)
+    }
+}
+
+impl fmt::Debug for Decision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Decision")
+            .field("allowed", &self.allowed)
+            .field("outcomes", &self.outcomes().collect::<Vec<_>>())
+            .finish()
+    }
+}
+
+/// What one policy answered.
+#[derive(Clone, Copy)]
+pub struct Outcome<'d> {
+    policy: &'d Policy,
+    quota: Quota,
+    record: &'d Record,
+}
+
+impl<'d> Outcome<'d> {
+    /// Whether this policy allowed the hit, or would have.
+    pub fn is_allowed(&self) -> bool {
+        self.record.verdict == Verdict::Allowed
+    }
+
+    /// Whether the policy only watches.
+    pub fn is_shadow(&self) -> bool {
+        self.policy.mode == Mode::Shadow
+    }
+
+    /// The policy's name.
+    pub fn policy(&self) -> &'d str {
+        &self.policy.name
+    }
+
+    /// The policy's algorithm.
+    pub fn algorithm(&self) -> Algorithm {
+        self.policy.algorithm
+    }
+
+    /// The key, printable: unusual bytes are escaped, long ids are a digest.
+    pub fn key(&self) -> impl fmt::Display + use<'d> {
+        self.record.key.display(self.policy.key.len())
+    }
+
+    /// The quota in force for this key.
+    pub fn quota(&self) -> Quota {
+        self.quota
+    }
+
+    /// The most that can be taken at once: the limit of a window, the burst of a bucket. 0 for a blocked key.
+    pub fn limit(&self) -> u64 {
+        self.record.limit
+    }
+
+    /// How much of the limit is taken, this hit included if it was charged. Above the limit after a charge or after
+    /// the limit was lowered.
+    pub fn used(&self) -> u64 {
+        self.record.used
+    }
+
+    /// What is left: so much, asked for now and alone, is allowed, and no more.
+    pub fn remaining(&self) -> u64 {
+        self.record.limit.saturating_sub(self.record.used)
+    }
+
+    /// The cost that this policy weighed.
+    pub fn cost(&self) -> u64 {
+        self.record.cost
+    }
+
+    /// The cost that was charged: 0 where the hit was denied, by this policy or another.
+    pub fn charged(&self) -> u64 {
+        self.record.charged
+    }
+
+    /// Waiting exactly this long succeeds if nobody else comes. Nothing where the hit was allowed, or where no wait
+    /// helps because the cost is above the limit or the key is blocked.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self.record.verdict {
+            Verdict::Denied { retry_after } => Some(Duration::from_micros(retry_after)),
+            Verdict::Allowed | Verdict::Never => None,
+        }
+    }
+
+    /// Whether no wait would help.
+    pub fn is_hopeless(&self) -> bool {
+        self.record.verdict == Verdict::Never
+    }
+
+    /// How long until the key is as if it had never been seen, if nobody comes.
+    pub fn reset_after(&self) -> Duration {
+        Duration::from_micros(self.record.reset_after)
+    }
+
+    /// Who answered.
+    pub fn source(&self) -> Source {
+        self.record.source
+    }
+
+    fn by_strictness(&self, other: &Self) -> Ordering {
+        let wait = |outcome: &Self| match outcome.record.verdict {
+            Verdict::Allowed => 0,
+            Verdict::Denied { retry_after } => retry_after,
+            Verdict::Never => u64::MAX,
+        };
+        let left = |a: &Self, b: &Self| u128::from(a.remaining()) * u128::from(b.limit());
+        wait(other).cmp(&wait(self)).then_with(|| left(self, other).cmp(&left(other, self)))
+    }
+
+    /// One sentence about this outcome.
+    pub fn explain(&self) -> impl fmt::Display + use<'d> {
+        struct Sentence<'d>(Outcome<'d>);
+        impl fmt::Display for Sentence<'_> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                let outcome = &self.0;
+                let (policy, key, limit, used) = (outcome.policy(), outcome.key(), outcome.limit(), outcome.used());
+                let reset = outcome.reset_after();
+                let verb = match (outcome.is_shadow(), outcome.is_allowed()) {
+                    (false, true) => "allowed",
+                    (false, false) => "denied",
+                    (true, true) => "would be allowed",
+                    (true, false) => "would be denied",
+                };
+                match outcome.record.verdict {
+                    _ if limit == 0 => write!(f, "{verb}: policy `{policy}` blocks key `{key}`"),
+                    Verdict::Allowed => {
+                        let left = outcome.remaining();
+                        write!(f, "{verb}: policy `{policy}` has {left} of {limit} left for key `{key}`, all of it in {reset:?}")
+                    }
+                    Verdict::Denied { retry_after } => {
+                        let wait = Duration::from_micros(retry_after);
+                        write!(f, "{verb}: policy `{policy}` has {used} of {limit} used for key `{key}`, come back in {wait:?}")
+                    }
+                    Verdict::Never => {
+                        let cost = outcome.cost();
+                        write!(f, "{verb}: policy `{policy}` never allows a cost of {cost} for key `{key}`, its limit is {limit}")
+                    }
+                }?;
+                match outcome.source() {
+                    Source::Store => Ok(()),
+                    Source::Overflow => f.write_str(" (shared with other new keys: the store is full)"),
+                }
+            }
+        }
+        Sentence(*self)
+    }
+}
+
+impl fmt::Debug for Outcome<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Outcome")
+            .field("policy", &self.policy())
+            .field("key", &format_args!("{}", self.key()))
+            .field("limit", &self.limit())
+            .field("used", &self.used())
+            .field("allowed", &self.is_allowed())
+            .field("retry_after", &self.retry_after())
+            .field("reset_after", &self.reset_after())
+            .field("source", &self.source())
+            .finish()
+    }
+}

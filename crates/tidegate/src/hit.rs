@@ -1,0 +1,91 @@
+//! What is asked: the attributes of a request and what it costs.
+
+use smallvec::SmallVec;
+
+/// One request to be decided: named attributes, and a cost that is 1 unless set.
+///
+/// ```
+/// use tidegate::Hit;
+///
+/// let hit = Hit::new().attribute("user", "42").attribute("ip", "203.0.113.7").cost(5);
+/// let simple: Hit = "user:42".into(); // the attribute `key`, which is what a policy is keyed by unless told otherwise
+/// assert_eq!(simple, Hit::new().attribute("key", "user:42"));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hit<'a> {
+    attributes: SmallVec<[(&'a str, &'a [u8]); 4]>,
+    cost: u64,
+}
+
+/// The attribute of a hit that is just a string.
+pub(crate) const KEY: &str = "key";
+
+impl<'a> Hit<'a> {
+    /// A hit without attributes that costs 1.
+    #[inline]
+    pub fn new() -> Self {
+        Self { attributes: SmallVec::new(), cost: 1 }
+    }
+
+    /// Adds an attribute: any bytes. Of two with one name the last one counts.
+    #[inline]
+    #[must_use]
+    pub fn attribute(mut self, name: &'a str, value: &'a (impl AsRef<[u8]> + ?Sized)) -> Self {
+        self.attributes.retain(|(known, _)| *known != name);
+        self.attributes.push((name, value.as_ref()));
+        self
+    }
+
+    /// Sets the cost. 0 asks without taking anything, as [`crate::Limiter::peek`] does.
+    #[inline]
+    #[must_use]
+    pub fn cost(self, cost: u64) -> Self {
+        Self { cost, ..self }
+    }
+
+    #[inline]
+    pub(crate) fn total(&self) -> u64 {
+        self.cost
+    }
+
+    /// The value of an attribute.
+    #[inline]
+    pub fn get(&self, name: &str) -> Option<&'a [u8]> {
+        self.attributes.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
+    }
+}
+
+impl Default for Hit<'_> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<'a> From<&'a str> for Hit<'a> {
+    #[inline]
+    fn from(key: &'a str) -> Self {
+        Self::from(key.as_bytes())
+    }
+}
+
+impl<'a> From<&'a String> for Hit<'a> {
+    #[inline]
+    fn from(key: &'a String) -> Self {
+        Self::from(key.as_bytes())
+    }
+}
+
+impl<'a> From<&'a [u8]> for Hit<'a> {
+    #[inline]
+    fn from(key: &'a [u8]) -> Self {
+        let mut attributes = SmallVec::new();
+        attributes.push((KEY, key));
+        Self { attributes, cost: 1 }
+    }
+}
+
+impl<'a> From<&Hit<'a>> for Hit<'a> {
+    fn from(hit: &Hit<'a>) -> Self {
+        hit.clone()
+    }
+}

@@ -1,0 +1,365 @@
+//! The limiter: policies and a store make decisions. Start reading here: `decide` is the whole path of a hit.
+
+use std::{fmt, sync::Arc};
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+
+use crate::{
+    Algorithm, Clock, Decision, Hit, Policy, Quota, Receipt, SystemClock,
+    algorithm::Verdict,
+    error::ConfigError,
+    key::Digester,
+    receipt::Charged,
+    set::{PolicySet, Stance},
+    store::{
+        Ask, Asks, Intent, Record, Source,
+        memory::{Amendment, Memory, Stale},
+    },
+};
+
+/// Decides hits by a set of policies. Cheap to clone; clones share everything.
+///
+/// ```
+/// use tidegate::{Limiter, Quota};
+///
+/// assert!(Limiter::in_memory(Quota::per_minute(100)).check("user:42").is_allowed());
+/// ```
+///
+/// Several policies at once are all or nothing: each is charged if all allow, none if any denies.
+///
+/// ```
+/// use tidegate::{Hit, Limiter, Policy, Quota};
+///
+/// let limiter = Limiter::builder()
+///     .policy(Policy::new("per-user", Quota::per_minute(100)).key(["user"]))
+///     .policy(Policy::new("per-ip", Quota::per_minute(1000)).key(["ip"]))
+///     .build()?;
+/// let decision = limiter.check(Hit::new().attribute("user", "42").attribute("ip", "203.0.113.7"));
+/// assert_eq!(decision.outcomes().len(), 2);
+/// # Ok::<(), tidegate::ConfigError>(())
+/// ```
+#[derive(Clone)]
+pub struct Limiter {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    set: ArcSwap<PolicySet>,
+    /// Held while the set is replaced, so that no replacement is lost.
+    replacing: Mutex<()>,
+    memory: Memory,
+    clock: Time,
+    digester: Digester,
+    max_keys: usize,
+}
+
+/// The usual clock is called directly, any other through a pointer.
+enum Time {
+    System(SystemClock),
+    Other(Box<dyn Clock>),
+}
+
+impl Limiter {
+    /// One policy named `default` on the whole key, in memory: `sliding-window`, or `token-bucket` if the quota has a
+    /// burst.
+    pub fn in_memory(quota: Quota) -> Self {
+        let algorithm = if quota.burst_size().is_some() { Algorithm::TokenBucket } else { Algorithm::default() };
+        let policy = Policy::new("default", quota).algorithm(algorithm);
+        let built = Self::builder().policy(policy).build();
+        // A burst that takes a century to refill is the one thing left that can be wrong.
+        built.unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// For several policies, another clock or another bound on memory.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    /// Decides a hit, and charges it if it is allowed.
+    #[inline]
+    pub fn check<'h>(&self, hit: impl Into<Hit<'h>>) -> Decision {
+        self.decide(&hit.into(), Intent::Check)
+    }
+
+    /// Decides a hit of the given cost.
+    #[inline]
+    pub fn check_n<'h>(&self, hit: impl Into<Hit<'h>>, cost: u64) -> Decision {
+        self.decide(&hit.into().cost(cost), Intent::Check)
+    }
+
+    /// What [`check`](Self::check) would decide; changes nothing.
+    pub fn peek<'h>(&self, hit: impl Into<Hit<'h>>) -> Decision {
+        self.decide(&hit.into(), Intent::Peek)
+    }
+
+    /// What is left by the strictest policy; nothing where no policy applies.
+    pub fn remaining<'h>(&self, hit: impl Into<Hit<'h>>) -> Option<u64> {
+        self.peek(hit.into().cost(0)).remaining()
+    }
+
+    /// Records a cost that has already been incurred (bytes sent, tokens used), above the limit too. What is above it
+    /// is paid back by waiting: later hits are denied until it has drained.
+    ///
+    /// No promise about how much is admitted covers what is charged this way.
+    pub fn charge<'h>(&self, hit: impl Into<Hit<'h>>) -> Decision {
+        self.decide(&hit.into(), Intent::Charge)
+    }
+
+    /// Forgets the hit's keys in every policy that applies to it, and says how they stand then.
+    pub fn reset<'h>(&self, hit: impl Into<Hit<'h>>) -> Decision {
+        let hit = hit.into();
+        let set = self.inner.set.load();
+        let now = self.now();
+        for stance in set.stances(&hit, &self.inner.digester) {
+            if let Stance::Decides(ask) = stance {
+                self.inner.memory.reset(&set, &ask, now);
+            }
+        }
+        self.peek(hit.cost(0))
+    }
+
+    /// Gives back what a decision charged, as far as it still counts, and says how the keys stand then.
+    ///
+    /// A log forgets the entry; windows and counters subtract it from the grain or window it was counted in while that
+    /// lives; buckets give back what would not have refilled since. Never more than that.
+    pub fn refund(&self, receipt: Receipt) -> Decision {
+        self.amend(&receipt, |_, _| 0)
+    }
+
+    /// Corrects what a decision charged to the cost that turned out: the difference is refunded or charged.
+    ///
+    /// A policy that counts requests has nothing to correct.
+    pub fn settle(&self, receipt: Receipt, actual: u64) -> Decision {
+        self.amend(&receipt, |policy, charged| if policy.weigh(u64::MAX) == 1 { charged } else { actual })
+    }
+
+    /// Replaces the whole set of policies while serving.
+    ///
+    /// A policy keeps its history if its name, key attributes and algorithm stay the same: a raised limit gives more
+    /// at once, a lowered one denies until enough has drained, and a changed window judges what the old one still
+    /// holds. No decision mixes two sets.
+    ///
+    /// # Errors
+    /// When the policies are wrong; nothing has changed then.
+    pub fn configure(&self, policies: impl IntoIterator<Item = Policy>) -> Result<(), ConfigError> {
+        let _replacing = self.inner.replacing.lock();
+        self.replace(policies.into_iter().collect())
+    }
+
+    /// Replaces the quota of one policy while serving, as [`configure`](Self::configure) does.
+    ///
+    /// # Errors
+    /// When there is no such policy or the quota does not fit its algorithm; nothing has changed then.
+    pub fn set_quota(&self, policy: &str, quota: Quota) -> Result<(), ConfigError> {
+        let _replacing = self.inner.replacing.lock();
+        let mut policies = self.policies();
+        let known =
+            policies.iter_mut().find(|known| known.name == policy).ok_or_else(|| ConfigError::Unknown(policy.to_owned()))?;
+        known.quota = quota;
+        self.replace(policies)
+    }
+
+    fn replace(&self, policies: Vec<Policy>) -> Result<(), ConfigError> {
+        let Inner { set, digester, max_keys, .. } = &*self.inner;
+        let new = PolicySet::new(policies, Some(&set.load()), digester, *max_keys)?;
+        set.store(Arc::new(new));
+        Ok(())
+    }
+
+    /// The policies in force.
+    pub fn policies(&self) -> Vec<Policy> {
+        self.inner.set.load().policies.iter().map(|prepared| Policy::clone(&prepared.policy)).collect()
+    }
+
+    /// How much each policy holds in memory. Looks at every key: for now and then, not for every request.
+    pub fn usage(&self) -> Vec<Usage> {
+        let size = |prepared: &crate::set::Prepared| {
+            let (keys, bytes) = prepared.table.size();
+            Usage { policy: prepared.policy.name.clone(), keys, bytes }
+        };
+        self.inner.set.load().policies.iter().map(size).collect()
+    }
+
+    #[inline]
+    fn decide(&self, hit: &Hit<'_>, intent: Intent) -> Decision {
+        let now = self.now();
+        loop {
+            let set = self.inner.set.load();
+            let mut asks = Asks::new();
+            let mut blocked: SmallVec<[Ask; 1]> = SmallVec::new();
+            for stance in set.stances(hit, &self.inner.digester) {
+                match stance {
+                    Stance::Decides(ask) => asks.push(ask),
+                    Stance::Blocks(ask) => blocked.push(ask),
+                    Stance::Silent => {}
+                }
+            }
+            let barred = blocked.iter().any(|ask| ask.enforced);
+            if let Ok(mut records) = self.inner.memory.decide(&set, &asks, intent, barred, now) {
+                records.extend(blocked.iter().map(blocked_record));
+                if records.len() > 1 {
+                    records.sort_unstable_by_key(|record| record.policy);
+                }
+                return Decision::new(set, records);
+            }
+            // The set was replaced under us, and by now is there to be loaded.
+        }
+    }
+
+    /// Brings each charge of a receipt to what `target` says of its policy and cost, and says how the keys stand then.
+    fn amend(&self, receipt: &Receipt, target: impl Fn(&Policy, u64) -> u64) -> Decision {
+        let Inner { set, memory, .. } = &*self.inner;
+        let now = self.now();
+        let until = set.load().forgotten_at(receipt.charges.iter().map(|charged| charged.at).max().unwrap_or(now));
+        if memory.ledger.spend(receipt.id, until, now) {
+            for charged in &receipt.charges {
+                while self.amend_one(charged, now, &target).is_err() {}
+            }
+        }
+        loop {
+            let set = set.load();
+            let mut asks: Asks = receipt.charges.iter().filter_map(|charged| set.ask(charged, 0)).collect();
+            asks.sort_by_key(|ask| set.policies[usize::from(ask.policy)].table.made());
+            if let Ok(records) = memory.decide(&set, &asks, Intent::Peek, false, now) {
+                return Decision::new(set, records);
+            }
+        }
+    }
+
+    fn amend_one(&self, charged: &Charged, now: u64, target: impl Fn(&Policy, u64) -> u64) -> Result<(), Stale> {
+        let set = self.inner.set.load();
+        let Some(ask) = set.ask(charged, 0) else { return Ok(()) };
+        let prepared = &set.policies[usize::from(ask.policy)];
+        if self.inner.memory.ledger.is_void(prepared.table.made(), charged.key, charged.at) {
+            return Ok(());
+        }
+        let target = target(&prepared.policy, charged.cost);
+        let amendment = match charged.cost.checked_sub(target) {
+            Some(0) => return Ok(()),
+            Some(amount) => Amendment::Refund { at: charged.at, amount },
+            None => Amendment::Charge { amount: target - charged.cost },
+        };
+        self.inner.memory.amend(&set, &ask, &amendment, now)
+    }
+
+    #[inline]
+    fn now(&self) -> u64 {
+        match &self.inner.clock {
+            Time::System(clock) => clock.epoch_micros(),
+            Time::Other(clock) => clock.epoch_micros(),
+        }
+    }
+}
+
+/// The answer of a policy that blocks the key.
+fn blocked_record(ask: &Ask) -> Record {
+    let &Ask { key, policy, plan, cost, .. } = ask;
+    Record {
+        key,
+        policy,
+        plan,
+        source: Source::Store,
+        verdict: Verdict::Never,
+        limit: 0,
+        used: 0,
+        reset_after: 0,
+        cost,
+        charged: 0,
+        at: 0,
+    }
+}
+
+impl fmt::Debug for Limiter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Limiter").field("policies", &self.policies()).finish_non_exhaustive()
+    }
+}
+
+/// What one policy holds in memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Usage {
+    /// The policy's name.
+    pub policy: String,
+    /// Keys held, those included that have expired and not yet been swept.
+    pub keys: usize,
+    /// An estimate of their bytes.
+    pub bytes: usize,
+}
+
+/// Builds a [`Limiter`].
+pub struct Builder {
+    policies: Vec<Policy>,
+    clock: Option<Box<dyn Clock>>,
+    max_keys: usize,
+    secret: Vec<u8>,
+}
+
+impl Builder {
+    /// Adds a policy.
+    #[must_use]
+    pub fn policy(mut self, policy: Policy) -> Self {
+        self.policies.push(policy);
+        self
+    }
+
+    /// Adds policies.
+    #[must_use]
+    pub fn policies(mut self, policies: impl IntoIterator<Item = Policy>) -> Self {
+        self.policies.extend(policies);
+        self
+    }
+
+    /// Takes time from `clock` and not from the machine.
+    #[must_use]
+    pub fn clock(self, clock: impl Clock) -> Self {
+        Self { clock: Some(Box::new(clock)), ..self }
+    }
+
+    /// Bounds the keys that each policy holds; 1 048 576 unless set. Beyond it expired keys go first, then keys that are
+    /// not at their limit; where there are none, fresh keys share one state and decisions say so
+    /// ([`Source::Overflow`]). Threads that insert at one moment can pass the bound by one key each.
+    #[must_use]
+    pub fn max_keys(self, max_keys: usize) -> Self {
+        Self { max_keys, ..self }
+    }
+
+    /// Mixes a secret into the digests of long keys, so that who sees a digest cannot try ids against it.
+    #[must_use]
+    pub fn key_secret(self, secret: impl Into<Vec<u8>>) -> Self {
+        Self { secret: secret.into(), ..self }
+    }
+
+    /// Makes the limiter.
+    ///
+    /// # Errors
+    /// When a policy is wrong; the error names it and says what is allowed.
+    pub fn build(self) -> Result<Limiter, ConfigError> {
+        let Self { policies, clock, max_keys, secret } = self;
+        let digester = Digester::new(&secret);
+        let set = PolicySet::new(policies, None, &digester, max_keys)?;
+        let inner = Inner {
+            set: ArcSwap::from_pointee(set),
+            replacing: Mutex::new(()),
+            memory: Memory::new(max_keys),
+            clock: clock.map_or_else(|| Time::System(SystemClock::new()), Time::Other),
+            digester,
+            max_keys,
+        };
+        Ok(Limiter { inner: Arc::new(inner) })
+    }
+}
+
+impl Default for Builder {
+    fn default() -> Self {
+        Self { policies: Vec::new(), clock: None, max_keys: 1 << 20, secret: Vec::new() }
+    }
+}
+
+impl fmt::Debug for Builder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Not the secret.
+        f.debug_struct("Builder").field("policies", &self.policies).field("max_keys", &self.max_keys).finish_non_exhaustive()
+    }
+}

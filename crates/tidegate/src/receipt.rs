@@ -1,0 +1,106 @@
+//! Receipts: the proof of a charge, with which it can be refunded or settled once. As text they can leave the process
+//! and come back.
+
+use std::{
+    fmt::{self, Write as _},
+    hash::{BuildHasher, RandomState},
+    str::FromStr,
+};
+
+use crate::{Algorithm, Quota, error::ReceiptError, key::Key};
+
+/// Proof of what one decision charged. It is used up by [`crate::Limiter::refund`] or [`crate::Limiter::settle`]; a
+/// second use, also of its text, gives nothing back.
+///
+/// ```
+/// use tidegate::{Limiter, Quota, Receipt};
+///
+/// let limiter = Limiter::in_memory(Quota::per_minute(10));
+/// let text = limiter.check_n("user:42", 4).take_receipt().unwrap().to_string();
+/// assert_eq!(limiter.remaining("user:42"), Some(6));
+///
+/// let receipt: Receipt = text.parse()?; // later, perhaps elsewhere
+/// limiter.refund(receipt);
+/// assert_eq!(limiter.remaining("user:42"), Some(10));
+/// # Ok::<(), tidegate::ReceiptError>(())
+/// ```
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "a receipt that is dropped can no longer be refunded"]
+pub struct Receipt {
+    pub(crate) id: u64,
+    pub(crate) charges: Vec<Charged>,
+}
+
+/// What one policy charged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Charged {
+    pub(crate) policy: String,
+    pub(crate) algorithm: Algorithm,
+    pub(crate) key: Key,
+    pub(crate) at: u64,
+    pub(crate) cost: u64,
+}
+
+impl Receipt {
+    pub(crate) fn new(charges: Vec<Charged>) -> Self {
+        // Keyed anew for each, from the system's randomness: nobody guesses one.
+        let id = RandomState::new().hash_one(charges.len());
+        Self { id, charges }
+    }
+}
+
+const VERSION: &str = "tg1";
+
+impl fmt::Display for Receipt {
+    /// Opaque to the reader: `tg1:` and what [`FromStr`] needs.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{VERSION}:{:016x}", self.id)?;
+        for Charged { policy, algorithm, key, at, cost } in &self.charges {
+            write!(f, ":{policy},{algorithm},")?;
+            key.to_bytes().iter().try_for_each(|byte| write!(f, "{byte:02x}"))?;
+            write!(f, ",{at},{cost}")?;
+        }
+        f.write_char(';')
+    }
+}
+
+impl FromStr for Receipt {
+    type Err = ReceiptError;
+
+    fn from_str(text: &str) -> Result<Self, ReceiptError> {
+        parse(text).ok_or(ReceiptError)
+    }
+}
+
+fn parse(text: &str) -> Option<Receipt> {
+    // The last character says that nothing was cut off.
+    let mut parts = text.strip_suffix(';')?.split(':');
+    if parts.next()? != VERSION {
+        return None;
+    }
+    let id = parts.next().filter(|id| id.len() == 16).and_then(|id| u64::from_str_radix(id, 16).ok())?;
+    let charges = parts.map(parse_charged).collect::<Option<Vec<_>>>()?;
+    (!charges.is_empty()).then_some(Receipt { id, charges })
+}
+
+fn parse_charged(text: &str) -> Option<Charged> {
+    let mut fields = text.split(',');
+    let policy = fields.next()?.to_owned();
+    let algorithm = fields.next()?.parse().ok()?;
+    let key = parse_key(fields.next()?)?;
+    let number = |field: &str| field.parse().ok().filter(|number| *number <= Quota::MAX);
+    let at = fields.next().and_then(number)?;
+    let cost = fields.next().and_then(number)?;
+    fields.next().is_none().then_some(Charged { policy, algorithm, key, at, cost })
+}
+
+fn parse_key(hex: &str) -> Option<Key> {
+    let mut bytes = [0; 22];
+    if !hex.is_ascii() || hex.len() != 2 * bytes.len() {
+        return None;
+    }
+    for (byte, digits) in bytes.iter_mut().zip(hex.as_bytes().chunks(2)) {
+        *byte = u8::from_str_radix(str::from_utf8(digits).ok()?, 16).ok()?;
+    }
+    Key::from_bytes(bytes)
+}

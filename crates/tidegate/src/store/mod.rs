@@ -1,0 +1,63 @@
+//! What stores speak: asks in, records out. A store looks states up, locks them and applies an algorithm; it knows
+//! nothing of hits, matching or sentences.
+
+pub(crate) mod memory;
+
+use smallvec::SmallVec;
+
+use crate::{algorithm::Verdict, key::Key};
+
+/// What one policy is asked about one hit.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ask {
+    pub(crate) key: Key,
+    /// Index of the policy in its set, and of the quota in the policy.
+    pub(crate) policy: u16,
+    pub(crate) plan: u16,
+    pub(crate) cost: u64,
+    pub(crate) enforced: bool,
+}
+
+/// What to do with the asks of a hit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Intent {
+    /// Charge all if all enforced policies allow, else none.
+    Check,
+    /// Charge nothing.
+    Peek,
+    /// Charge all, above the limit too.
+    Charge,
+}
+
+/// Who answered for a policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Source {
+    /// The store, from the key's own state.
+    Store,
+    /// The store, from a state that fresh keys share while it is full of keys that are at their limits.
+    Overflow,
+}
+
+/// What one policy answered.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Record {
+    pub(crate) key: Key,
+    pub(crate) policy: u16,
+    pub(crate) plan: u16,
+    pub(crate) source: Source,
+    pub(crate) verdict: Verdict,
+    /// 0: the key is blocked.
+    pub(crate) limit: u64,
+    /// After this hit, if it was charged.
+    pub(crate) used: u64,
+    pub(crate) reset_after: u64,
+    pub(crate) cost: u64,
+    /// What was charged, and when; 0 if nothing was.
+    pub(crate) charged: u64,
+    pub(crate) at: u64,
+}
+
+/// Four policies on one hit fit without an allocation.
+pub(crate) type Records = SmallVec<[Record; 4]>;
+pub(crate) type Asks = SmallVec<[Ask; 4]>;
