@@ -78,7 +78,7 @@ impl PolicySet {
 
     /// What each policy has to say to `hit`, in the order in which to lock.
     #[inline]
-    pub(crate) fn stances<'s>(&'s self, hit: &Hit<'_>, digester: &Digester) -> impl Iterator<Item = Stance> {
+    pub(crate) fn stances(&self, hit: &Hit<'_>, digester: &Digester) -> impl Iterator<Item = Stance> {
         self.order.iter().map(move |index| self.policies[usize::from(*index)].stance(*index, hit, digester))
     }
 

@@ -1,0 +1,140 @@
+-- sliding-log: the twin of sliding_log.rs. A sorted set: score = time; member = '<end>:<cost>', the cumulative cost up to
+-- and with the entry and its own. Members are unique because ends are, and no question needs the whole set: what any
+-- range has cost is one subtraction. Entries of one microsecond are one member.
+
+local log = {}
+
+local MAX = 2 ^ 53 - 1
+
+-- The entry of a reply to ZRANGE ... WITHSCORES, if there is one.
+local function entry(reply)
+  if reply[1] then
+    local last, cost = string.match(reply[1], '^(%d+):(%d+)$')
+    return { member = reply[1], time = tonumber(reply[2]), last = tonumber(last), cost = tonumber(cost) }
+  end
+end
+
+local function at_rank(key, rank)
+  return entry(redis.call('ZRANGE', key, rank, rank, 'WITHSCORES'))
+end
+
+local function add(key, time, last, cost)
+  redis.call('ZADD', key, text(time), text(last) .. ':' .. text(cost))
+end
+
+-- The time to judge by, or nothing where no entry counts: all expired, or so far ahead that the clock was wrong.
+local function effective(state, plan, now)
+  local newest = state.newest
+  if newest and newest.time + plan.window > now and newest.time <= now + plan.window then
+    return math.max(now, newest.time)
+  end
+end
+
+-- The first entry that counts at that time, and what all that do have cost.
+local function live(state, plan, at)
+  local cutoff = '(' .. text(at - plan.window)
+  local first = entry(redis.call('ZRANGE', state.key, cutoff, '+inf', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES'))
+  return first, wrapping_sub(state.newest.last, first.last) + first.cost
+end
+
+-- The time of the first entry with which `need` of the cost has left, found by galloping over ranks.
+local function leaving(state, first, need)
+  if first.cost >= need then
+    return first.time
+  end
+  local base = wrapping_sub(first.last, first.cost)
+  local low = redis.call('ZRANK', state.key, first.member)
+  local step, found = 1, nil
+  repeat
+    found = at_rank(state.key, low + step) or state.newest
+    step = step * 2
+  until wrapping_sub(found.last, base) >= need
+  local high = low + step / 2
+  low = low + math.floor(step / 4)
+  while high - low > 1 do
+    local middle = math.floor((low + high) / 2)
+    local candidate = at_rank(state.key, middle)
+    if candidate and wrapping_sub(candidate.last, base) < need then
+      low = middle
+    else
+      high, found = middle, candidate or found
+    end
+  end
+  return found.time
+end
+
+-- Drops what has expired at that time.
+local function purge(state, plan, at)
+  redis.call('ZREMRANGEBYSCORE', state.key, '-inf', text(at - plan.window))
+end
+
+function log.load(key)
+  return { key = key, newest = at_rank(key, -1) }
+end
+
+function log.evaluate(state, plan, now, cost)
+  local at = effective(state, plan, now)
+  if not at then
+    return judge(plan, 0, cost)
+  end
+  local first, used = live(state, plan, at)
+  return judge(plan, used, cost, function()
+    return leaving(state, first, used - (plan.capacity - cost)) + plan.window - now
+  end)
+end
+
+function log.commit(state, plan, now, cost)
+  local at = effective(state, plan, now)
+  if not at then
+    redis.call('DEL', state.key)
+    at = now
+    add(state.key, at, cost, cost)
+  else
+    local _, used = live(state, plan, at)
+    purge(state, plan, at)
+    cost = math.min(cost, MAX - used)
+    local own = cost
+    if at == state.newest.time then
+      redis.call('ZREM', state.key, state.newest.member)
+      own = own + state.newest.cost
+    end
+    add(state.key, at, wrapping_add(state.newest.last, cost), own)
+  end
+  redis.call('PEXPIRE', state.key, ttl(at + plan.window - now))
+  state.newest = at_rank(state.key, -1)
+  return at, cost
+end
+
+function log.reset_after(state, plan, now)
+  return effective(state, plan, now) and state.newest.time + plan.window - now or 0
+end
+
+-- The entry gives back what it can; the ends of all later ones move with it.
+function log.refund(state, plan, now, at, amount)
+  local judged = effective(state, plan, now)
+  if not judged then
+    return
+  end
+  purge(state, plan, judged)
+  local given = entry(redis.call('ZRANGE', state.key, text(at), text(at), 'BYSCORE', 'WITHSCORES'))
+  if not given then
+    return
+  end
+  local back = math.min(amount, given.cost)
+  local rank = redis.call('ZRANK', state.key, given.member)
+  redis.call('ZREM', state.key, given.member)
+  if back < given.cost then
+    add(state.key, at, wrapping_sub(given.last, back), given.cost - back)
+    rank = rank + 1
+  end
+  local later = at_rank(state.key, rank)
+  while later do
+    redis.call('ZREM', state.key, later.member)
+    add(state.key, later.time, wrapping_sub(later.last, back), later.cost)
+    rank = rank + 1
+    later = at_rank(state.key, rank)
+  end
+  state.newest = at_rank(state.key, -1)
+end
+
+algorithms['sliding-log'] = log
