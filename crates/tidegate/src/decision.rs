@@ -27,7 +27,9 @@ use crate::{
 #[must_use = "a decision says whether to go on"]
 pub struct Decision {
     set: SetRef,
-    records: Records,
+    /// One policy is the usual case: it makes a decision small enough to hand around, and needs no allocation.
+    first: Option<Record>,
+    more: Vec<Record>,
     allowed: bool,
     receipt_taken: bool,
 }
@@ -42,13 +44,35 @@ impl Clone for SetRef {
 }
 
 impl Decision {
-    #[inline]
-    pub(crate) fn new(set: arc_swap::Guard<Arc<PolicySet>>, records: Records) -> Self {
-        let denies = |record: &Record| {
-            record.verdict != Verdict::Allowed && set.policies[usize::from(record.policy)].policy.mode == Mode::Enforce
-        };
-        let allowed = !records.iter().any(denies);
-        Self { set: SetRef(set), records, allowed, receipt_taken: false }
+    /// A decision by `set` in which no policy has spoken.
+    #[inline(always)]
+    pub(crate) fn open(set: arc_swap::Guard<Arc<PolicySet>>) -> Self {
+        Self { set: SetRef(set), first: None, more: Vec::new(), allowed: true, receipt_taken: false }
+    }
+
+    #[inline(always)]
+    pub(crate) fn set(&self) -> &PolicySet {
+        &self.set.0
+    }
+
+    /// The only policy that applies has spoken.
+    #[inline(always)]
+    pub(crate) fn close_one(&mut self, record: Record, enforced: bool) {
+        self.allowed = !enforced || record.verdict == Verdict::Allowed;
+        self.first = Some(record);
+    }
+
+    /// All policies that apply have spoken.
+    pub(crate) fn close(&mut self, mut records: Records) {
+        records.sort_unstable_by_key(|record| record.policy);
+        let mode = |record: &Record| self.set().policies[usize::from(record.policy)].policy.mode;
+        self.allowed = records.iter().all(|record| record.verdict == Verdict::Allowed || mode(record) == Mode::Shadow);
+        self.first = records.first().copied();
+        self.more = records.get(1..).map_or_else(Vec::new, <[Record]>::to_vec);
+    }
+
+    fn records(&self) -> impl Iterator<Item = &Record> {
+        self.first.iter().chain(&self.more)
     }
 
     /// Whether the hit may go on.
@@ -58,8 +82,8 @@ impl Decision {
     }
 
     /// One outcome for each policy that applied, shadow policies included, in the order of the policies.
-    pub fn outcomes(&self) -> impl ExactSizeIterator<Item = Outcome<'_>> {
-        self.records.iter().map(|record| self.outcome(record))
+    pub fn outcomes(&self) -> impl Iterator<Item = Outcome<'_>> {
+        self.records().map(|record| self.outcome(record))
     }
 
     fn outcome<'d>(&'d self, record: &'d Record) -> Outcome<'d> {
@@ -86,16 +110,20 @@ impl Decision {
     /// The proof of what was charged, for [`crate::Limiter::refund`] and [`crate::Limiter::settle`]. There is one, once:
     /// nothing where nothing was charged or where it was taken before.
     pub fn take_receipt(&mut self) -> Option<Receipt> {
-        let charged = self.records.iter().filter(|record| record.charged > 0 && record.source == Source::Store);
-        let charges: Vec<Charged> = charged
-            .map(|record| Charged {
-                policy: self.outcome(record).policy.name.clone(),
-                algorithm: self.outcome(record).policy.algorithm,
+        let charged = self.records().filter(|record| record.charged > 0 && record.source == Source::Store);
+        let proof = |record: &Record| {
+            let prepared = &self.set().policies[usize::from(record.policy)];
+            let Policy { name, algorithm, .. } = &*prepared.policy;
+            Charged {
+                policy: name.clone(),
+                algorithm: *algorithm,
                 key: record.key,
+                terms: algorithm.terms(prepared.plan(record.plan)),
                 at: record.at,
                 cost: record.charged,
-            })
-            .collect();
+            }
+        };
+        let charges: Vec<Charged> = charged.map(proof).collect();
         let first = !std::mem::replace(&mut self.receipt_taken, true);
         (first && !charges.is_empty()).then(|| Receipt::new(charges))
     }

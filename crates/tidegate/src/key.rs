@@ -11,38 +11,46 @@ const DIGESTED: u8 = 0xff;
 
 /// The id of a hit under one policy: the values of the policy's key attributes.
 ///
-/// It prints as those values, separated by commas and with anything unusual escaped, or as `~` and a digest in
-/// hexadecimal where they are long.
+/// 21 bytes, those that are not used being 0, then their number, then two bytes of 0 that tables put to their own use.
+/// As words and not as bytes: a key is made, hashed and compared in registers.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Key {
-    /// Unused bytes are 0, so that comparing and hashing need no length.
-    bytes: [u8; INLINE],
-    length: u8,
-}
+pub(crate) struct Key([u64; 3]);
 
 impl Key {
     /// The key of no values.
-    pub(crate) const EMPTY: Self = Self { bytes: [0; INLINE], length: 0 };
+    pub(crate) const EMPTY: Self = Self([0; 3]);
+    /// A key as bytes, for its way through a receipt.
+    pub(crate) const BYTES: usize = INLINE + 1;
 
-    /// The value itself if there is one; else every value behind its length.
+    /// The key of one value: the value itself.
     #[inline]
-    pub(crate) fn new<'v>(digester: &Digester, values: impl ExactSizeIterator<Item = &'v [u8]> + Clone) -> Self {
+    pub(crate) fn of(digester: &Digester, value: &[u8]) -> Self {
+        let [first, second, third] = match value.len() {
+            0..=7 => [head(value), 0, 0],
+            8..=15 => [word(value, 0), tail(value, 8), 0],
+            16..=INLINE => [word(value, 0), word(value, 8), tail(value, 16)],
+            _ => {
+                let [first, second, third] = Self::digest(digester, [value].into_iter()).0;
+                return Self([first, second, third]);
+            }
+        };
+        Self([first, second, third | (value.len() as u64) << 40])
+    }
+
+    /// The key of several values: each behind its length.
+    pub(crate) fn of_all<'v>(digester: &Digester, values: impl ExactSizeIterator<Item = &'v [u8]> + Clone) -> Self {
         let mut bytes = [0; INLINE];
         let mut at = 0;
-        let alone = values.len() == 1;
         for value in values.clone() {
-            let prefix = usize::from(!alone);
-            if at + prefix + value.len() > INLINE {
+            let end = at + 1 + value.len();
+            if end > INLINE {
                 return Self::digest(digester, values);
             }
-            if !alone {
-                bytes[at] = value.len() as u8;
-                at += 1;
-            }
-            bytes[at..at + value.len()].copy_from_slice(value);
-            at += value.len();
+            bytes[at] = value.len() as u8;
+            bytes[at + 1..end].copy_from_slice(value);
+            at = end;
         }
-        Self { bytes, length: at as u8 }
+        Self::from_parts(bytes, at as u8)
     }
 
     #[cold]
@@ -54,62 +62,91 @@ impl Key {
         }
         let mut bytes = [0; INLINE];
         bytes[..DIGEST].copy_from_slice(&hasher.finalize().as_bytes()[..DIGEST]);
-        Self { bytes, length: DIGESTED }
+        Self::from_parts(bytes, DIGESTED)
     }
 
-    /// The key as three words, for hashing.
+    fn from_parts(bytes: [u8; INLINE], length: u8) -> Self {
+        let mut all = [0; 24];
+        all[..INLINE].copy_from_slice(&bytes);
+        all[INLINE] = length;
+        Self([word(&all, 0), word(&all, 8), word(&all, 16)])
+    }
+
+    pub(crate) fn from_words(words: [u64; 3]) -> Self {
+        Self(words)
+    }
+
     #[inline]
     pub(crate) fn words(&self) -> [u64; 3] {
-        let mut all = [0; 24];
-        all[..INLINE].copy_from_slice(&self.bytes);
-        all[INLINE] = self.length;
-        let word = |i: usize| {
-            u64::from_le_bytes([all[i], all[i + 1], all[i + 2], all[i + 3], all[i + 4], all[i + 5], all[i + 6], all[i + 7]])
-        };
-        [word(0), word(8), word(16)]
+        self.0
     }
 
-    /// The key as it travels in a receipt.
-    pub(crate) fn to_bytes(self) -> [u8; INLINE + 1] {
-        let mut all = [0; INLINE + 1];
-        all[..INLINE].copy_from_slice(&self.bytes);
-        all[INLINE] = self.length;
+    pub(crate) fn to_bytes(self) -> [u8; Self::BYTES] {
+        let mut all = [0; Self::BYTES];
+        let words = self.0.map(u64::to_le_bytes);
+        all.iter_mut().zip(words.as_flattened()).for_each(|(to, from)| *to = *from);
         all
     }
 
-    pub(crate) fn from_bytes(all: [u8; INLINE + 1]) -> Option<Self> {
+    /// Nothing where no value could have made it.
+    pub(crate) fn from_bytes(all: [u8; Self::BYTES]) -> Option<Self> {
         let mut bytes = [0; INLINE];
         bytes.copy_from_slice(&all[..INLINE]);
         let length = all[INLINE];
         let used = if length == DIGESTED { DIGEST } else { usize::from(length) };
         let canonical = used <= INLINE && bytes[used..].iter().all(|byte| *byte == 0);
-        canonical.then_some(Self { bytes, length })
+        canonical.then(|| Self::from_parts(bytes, length))
     }
 
-    /// As `Display`, for a policy of this many key attributes.
+    /// The key in print, for a policy of this many key attributes: values separated by commas and with anything
+    /// unusual escaped, or `~` and a digest in hexadecimal.
     pub(crate) fn display(&self, attributes: usize) -> impl fmt::Display + use<> {
-        struct Shown(Key, usize);
-        impl fmt::Display for Shown {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                let Self(key, attributes) = self;
-                if key.length == DIGESTED {
-                    f.write_str("~")?;
-                    return key.bytes[..DIGEST].iter().try_for_each(|byte| write!(f, "{byte:02x}"));
-                }
-                let mut rest = &key.bytes[..usize::from(key.length)];
-                if *attributes == 1 {
-                    return write!(f, "{}", rest.escape_ascii());
-                }
-                let mut comma = "";
-                while let Some((length, tail)) = rest.split_first() {
-                    let (value, tail) = tail.split_at(usize::from(*length).min(tail.len()));
-                    write!(f, "{comma}{}", value.escape_ascii())?;
-                    (rest, comma) = (tail, ",");
-                }
-                Ok(())
-            }
+        Shown { bytes: self.to_bytes(), attributes }
+    }
+}
+
+/// Eight bytes as a number, the first being the lowest.
+#[inline]
+fn word(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
+}
+
+/// What follows the first `from` of at least eight bytes, fewer than eight.
+#[inline]
+fn tail(bytes: &[u8], from: usize) -> u64 {
+    let missing = 8 - (bytes.len() - from) as u32;
+    word(bytes, bytes.len() - 8).checked_shr(8 * missing).unwrap_or(0)
+}
+
+/// Fewer than eight bytes.
+#[inline]
+fn head(bytes: &[u8]) -> u64 {
+    bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte))
+}
+
+struct Shown {
+    bytes: [u8; Key::BYTES],
+    attributes: usize,
+}
+
+impl fmt::Display for Shown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let length = self.bytes[INLINE];
+        if length == DIGESTED {
+            f.write_str("~")?;
+            return self.bytes[..DIGEST].iter().try_for_each(|byte| write!(f, "{byte:02x}"));
         }
-        Shown(*self, attributes)
+        let mut rest = &self.bytes[..usize::from(length)];
+        if self.attributes == 1 {
+            return write!(f, "{}", rest.escape_ascii());
+        }
+        let mut comma = "";
+        while let Some((length, tail)) = rest.split_first() {
+            let (value, tail) = tail.split_at(usize::from(*length).min(tail.len()));
+            write!(f, "{comma}{}", value.escape_ascii())?;
+            (rest, comma) = (tail, ",");
+        }
+        Ok(())
     }
 }
 
@@ -126,5 +163,42 @@ pub(crate) struct Digester([u8; 32]);
 impl Digester {
     pub(crate) fn new(secret: &[u8]) -> Self {
         Self(blake3::derive_key("tidegate 2026 key digest v1", secret))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_of_every_length_keep_their_bytes_and_differ() {
+        let digester = Digester::new(b"");
+        let text = "abcdefghijklmnopqrstuvwxyz";
+        let keys: Vec<Key> = (0..=26).map(|length| Key::of(&digester, &text.as_bytes()[..length])).collect();
+        for (length, key) in keys.iter().enumerate() {
+            assert_eq!(Key::from_bytes(key.to_bytes()), Some(*key));
+            assert_eq!(keys.iter().filter(|other| *other == key).count(), 1);
+            let shown = key.display(1).to_string();
+            assert_eq!(shown == text[..length], length <= INLINE, "{shown}");
+            assert_eq!(key.words()[2] >> 48, 0);
+        }
+    }
+
+    #[test]
+    fn a_digest_depends_on_the_secret() {
+        let long = [b'x'; 22];
+        assert_ne!(Key::of(&Digester::new(b"a"), &long), Key::of(&Digester::new(b"b"), &long));
+        assert_eq!(Key::of(&Digester::new(b"a"), &long), Key::of(&Digester::new(b"a"), &long));
+    }
+
+    #[test]
+    fn values_and_their_concatenation_differ() {
+        let digester = Digester::new(b"");
+        let of = |values: &[&str]| Key::of_all(&digester, values.iter().map(|value| value.as_bytes()));
+        assert_ne!(of(&["ab", "c"]), of(&["a", "bc"]));
+        assert_ne!(of(&["", "a"]), of(&["a", ""]));
+        let long = "0123456789abcdefghij";
+        assert_ne!(of(&[long, "x"]), of(&["0", "123456789abcdefghijx"]));
+        assert_eq!(of(&["a,b", "\u{e9}\n"]).display(2).to_string(), "a,b,\\xc3\\xa9\\n");
     }
 }

@@ -4,7 +4,6 @@ use std::{fmt, sync::Arc};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use smallvec::SmallVec;
 
 use crate::{
     Algorithm, Clock, Decision, Hit, Policy, Quota, Receipt, SystemClock,
@@ -12,9 +11,9 @@ use crate::{
     error::ConfigError,
     key::Digester,
     receipt::Charged,
-    set::{PolicySet, Stance},
+    set::{Making, PolicySet, Stance},
     store::{
-        Ask, Asks, Intent, Record, Source,
+        Ask, Asks, Intent, Record, Records, Source,
         memory::{Amendment, Memory, Stale},
     },
 };
@@ -37,7 +36,7 @@ use crate::{
 ///     .policy(Policy::new("per-ip", Quota::per_minute(1000)).key(["ip"]))
 ///     .build()?;
 /// let decision = limiter.check(Hit::new().attribute("user", "42").attribute("ip", "203.0.113.7"));
-/// assert_eq!(decision.outcomes().len(), 2);
+/// assert_eq!(decision.outcomes().count(), 2);
 /// # Ok::<(), tidegate::ConfigError>(())
 /// ```
 #[derive(Clone)]
@@ -163,7 +162,8 @@ impl Limiter {
 
     fn replace(&self, policies: Vec<Policy>) -> Result<(), ConfigError> {
         let Inner { set, digester, max_keys, .. } = &*self.inner;
-        let new = PolicySet::new(policies, Some(&set.load()), digester, *max_keys)?;
+        let making = Making { old: Some(&set.load()), digester, max_keys: *max_keys, now: self.now() };
+        let new = PolicySet::new(policies, &making)?;
         set.store(Arc::new(new));
         Ok(())
     }
@@ -182,30 +182,47 @@ impl Limiter {
         self.inner.set.load().policies.iter().map(size).collect()
     }
 
-    #[inline]
+    #[inline(always)]
     fn decide(&self, hit: &Hit<'_>, intent: Intent) -> Decision {
+        let mut decision = Decision::open(self.inner.set.load());
+        self.fill(&mut decision, hit, intent);
+        decision
+    }
+
+    /// The path of every hit, as one function into which everything that is common is inlined and which writes its
+    /// answer where the caller wants it: copies cost more here than what is done to the values.
+    #[inline(never)]
+    fn fill(&self, decision: &mut Decision, hit: &Hit<'_>, intent: Intent) {
+        let Inner { set, memory, digester, .. } = &*self.inner;
         let now = self.now();
         loop {
-            let set = self.inner.set.load();
-            let mut asks = Asks::new();
-            let mut blocked: SmallVec<[Ask; 1]> = SmallVec::new();
-            for stance in set.stances(hit, &self.inner.digester) {
-                match stance {
-                    Stance::Decides(ask) => asks.push(ask),
-                    Stance::Blocks(ask) => blocked.push(ask),
-                    Stance::Silent => {}
+            if let Some(Stance::Decides(ask)) = decision.set().only_stance(hit, digester) {
+                if let Ok(record) = memory.decide_one(decision.set(), &ask, intent, now) {
+                    return decision.close_one(record, ask.enforced);
                 }
-            }
-            let barred = blocked.iter().any(|ask| ask.enforced);
-            if let Ok(mut records) = self.inner.memory.decide(&set, &asks, intent, barred, now) {
-                records.extend(blocked.iter().map(blocked_record));
-                if records.len() > 1 {
-                    records.sort_unstable_by_key(|record| record.policy);
-                }
-                return Decision::new(set, records);
+            } else if let Ok(records) = self.decide_all(decision.set(), hit, intent, now) {
+                return decision.close(records);
             }
             // The set was replaced under us, and by now is there to be loaded.
+            *decision = Decision::open(set.load());
         }
+    }
+
+    #[inline(never)]
+    fn decide_all(&self, set: &PolicySet, hit: &Hit<'_>, intent: Intent, now: u64) -> Result<Records, Stale> {
+        let mut asks = Asks::new();
+        let mut blocked = Asks::new();
+        for stance in set.stances(hit, &self.inner.digester) {
+            match stance {
+                Stance::Decides(ask) => asks.push(ask),
+                Stance::Blocks(ask) => blocked.push(ask),
+                Stance::Silent => {}
+            }
+        }
+        let barred = blocked.iter().any(|ask| ask.enforced);
+        let mut records = self.inner.memory.decide(set, &asks, intent, barred, now)?;
+        records.extend(blocked.iter().map(blocked_record));
+        Ok(records)
     }
 
     /// Brings each charge of a receipt to what `target` says of its policy and cost, and says how the keys stand then.
@@ -219,25 +236,30 @@ impl Limiter {
             }
         }
         loop {
-            let set = set.load();
-            let mut asks: Asks = receipt.charges.iter().filter_map(|charged| set.ask(charged, 0)).collect();
+            let mut decision = Decision::open(set.load());
+            let set = decision.set();
+            let mut asks: Asks = receipt.charges.iter().filter_map(|charged| set.ask(charged)).collect();
             asks.sort_by_key(|ask| set.policies[usize::from(ask.policy)].table.made());
-            if let Ok(records) = memory.decide(&set, &asks, Intent::Peek, false, now) {
-                return Decision::new(set, records);
+            if let Ok(records) = memory.decide(set, &asks, Intent::Peek, false, now) {
+                decision.close(records);
+                return decision;
             }
         }
     }
 
     fn amend_one(&self, charged: &Charged, now: u64, target: impl Fn(&Policy, u64) -> u64) -> Result<(), Stale> {
         let set = self.inner.set.load();
-        let Some(ask) = set.ask(charged, 0) else { return Ok(()) };
+        let Some(ask) = set.ask(charged) else { return Ok(()) };
         let prepared = &set.policies[usize::from(ask.policy)];
         if self.inner.memory.ledger.is_void(prepared.table.made(), charged.key, charged.at) {
             return Ok(());
         }
         let target = target(&prepared.policy, charged.cost);
+        let other_terms = prepared.policy.algorithm.terms(prepared.plan(ask.plan)) != charged.terms;
         let amendment = match charged.cost.checked_sub(target) {
             Some(0) => return Ok(()),
+            // How much of it still counts is no longer known: nothing, to be safe.
+            Some(_) if other_terms => return Ok(()),
             Some(amount) => Amendment::Refund { at: charged.at, amount },
             None => Amendment::Charge { amount: target - charged.cost },
         };
@@ -246,9 +268,16 @@ impl Limiter {
 
     #[inline]
     fn now(&self) -> u64 {
-        match &self.inner.clock {
-            Time::System(clock) => clock.epoch_micros(),
-            Time::Other(clock) => clock.epoch_micros(),
+        self.inner.clock.now()
+    }
+}
+
+impl Time {
+    #[inline]
+    fn now(&self) -> u64 {
+        match self {
+            Self::System(clock) => clock.epoch_micros(),
+            Self::Other(clock) => clock.epoch_micros(),
         }
     }
 }
@@ -338,12 +367,13 @@ impl Builder {
     pub fn build(self) -> Result<Limiter, ConfigError> {
         let Self { policies, clock, max_keys, secret } = self;
         let digester = Digester::new(&secret);
-        let set = PolicySet::new(policies, None, &digester, max_keys)?;
+        let clock = clock.map_or_else(|| Time::System(SystemClock::new()), Time::Other);
+        let set = PolicySet::new(policies, &Making { old: None, digester: &digester, max_keys, now: clock.now() })?;
         let inner = Inner {
             set: ArcSwap::from_pointee(set),
             replacing: Mutex::new(()),
             memory: Memory::new(max_keys),
-            clock: clock.map_or_else(|| Time::System(SystemClock::new()), Time::Other),
+            clock,
             digester,
             max_keys,
         };

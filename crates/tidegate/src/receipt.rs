@@ -7,7 +7,7 @@ use std::{
     str::FromStr,
 };
 
-use crate::{Algorithm, Quota, error::ReceiptError, key::Key};
+use crate::{Algorithm, Quota, algorithm::Terms, error::ReceiptError, key::Key};
 
 /// Proof of what one decision charged. It is used up by [`crate::Limiter::refund`] or [`crate::Limiter::settle`]; a
 /// second use, also of its text, gives nothing back.
@@ -37,6 +37,7 @@ pub(crate) struct Charged {
     pub(crate) policy: String,
     pub(crate) algorithm: Algorithm,
     pub(crate) key: Key,
+    pub(crate) terms: Terms,
     pub(crate) at: u64,
     pub(crate) cost: u64,
 }
@@ -55,10 +56,10 @@ impl fmt::Display for Receipt {
     /// Opaque to the reader: `tg1:` and what [`FromStr`] needs.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{VERSION}:{:016x}", self.id)?;
-        for Charged { policy, algorithm, key, at, cost } in &self.charges {
+        for Charged { policy, algorithm, key, terms, at, cost } in &self.charges {
             write!(f, ":{policy},{algorithm},")?;
             key.to_bytes().iter().try_for_each(|byte| write!(f, "{byte:02x}"))?;
-            write!(f, ",{at},{cost}")?;
+            write!(f, ",{},{},{at},{cost}", terms.0, terms.1)?;
         }
         f.write_char(';')
     }
@@ -80,7 +81,9 @@ fn parse(text: &str) -> Option<Receipt> {
     }
     let id = parts.next().filter(|id| id.len() == 16).and_then(|id| u64::from_str_radix(id, 16).ok())?;
     let charges = parts.map(parse_charged).collect::<Option<Vec<_>>>()?;
-    (!charges.is_empty()).then_some(Receipt { id, charges })
+    let once = |(index, charged): (usize, &Charged)| charges[..index].iter().all(|other| other.policy != charged.policy);
+    let sound = !charges.is_empty() && charges.iter().enumerate().all(once);
+    sound.then_some(Receipt { id, charges })
 }
 
 fn parse_charged(text: &str) -> Option<Charged> {
@@ -88,14 +91,14 @@ fn parse_charged(text: &str) -> Option<Charged> {
     let policy = fields.next()?.to_owned();
     let algorithm = fields.next()?.parse().ok()?;
     let key = parse_key(fields.next()?)?;
-    let number = |field: &str| field.parse().ok().filter(|number| *number <= Quota::MAX);
-    let at = fields.next().and_then(number)?;
-    let cost = fields.next().and_then(number)?;
-    fields.next().is_none().then_some(Charged { policy, algorithm, key, at, cost })
+    let mut number = || fields.next()?.parse().ok().filter(|number| *number <= Quota::MAX);
+    let terms = Terms(number()?, number()?);
+    let (at, cost) = (number()?, number()?);
+    fields.next().is_none().then_some(Charged { policy, algorithm, key, terms, at, cost })
 }
 
 fn parse_key(hex: &str) -> Option<Key> {
-    let mut bytes = [0; 22];
+    let mut bytes = [0; Key::BYTES];
     if !hex.is_ascii() || hex.len() != 2 * bytes.len() {
         return None;
     }

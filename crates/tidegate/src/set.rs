@@ -25,6 +25,16 @@ pub(crate) struct PolicySet {
     order: Vec<u16>,
 }
 
+/// What a set is made with, beside the policies.
+pub(crate) struct Making<'a> {
+    /// The set that it replaces.
+    pub(crate) old: Option<&'a PolicySet>,
+    pub(crate) digester: &'a Digester,
+    pub(crate) max_keys: usize,
+    /// When it comes into force.
+    pub(crate) now: u64,
+}
+
 /// A policy and what deciding by it needs.
 #[derive(Debug)]
 pub(crate) struct Prepared {
@@ -33,6 +43,8 @@ pub(crate) struct Prepared {
     /// Every quota that states in the table may be under, past ones included. States say which by index, so this only grows.
     pub(crate) quotas: Vec<Quota>,
     pub(crate) plans: Vec<Plan>,
+    /// When the quotas in force came into force.
+    pub(crate) since: u64,
     /// The index of the policy's own quota.
     current: u16,
     overrides: HashMap<Key, Treatment, foldhash::fast::RandomState>,
@@ -55,13 +67,8 @@ pub(crate) enum Stance {
 }
 
 impl PolicySet {
-    /// Checks `policies` and makes them ready, on top of the set they replace.
-    pub(crate) fn new(
-        policies: Vec<Policy>,
-        old: Option<&Self>,
-        digester: &Digester,
-        max_keys: usize,
-    ) -> Result<Self, ConfigError> {
+    /// Checks `policies` and makes them ready.
+    pub(crate) fn new(policies: Vec<Policy>, making: &Making<'_>) -> Result<Self, ConfigError> {
         if policies.len() > usize::from(u16::MAX) {
             return Err(ConfigError::TooMany("policies"));
         }
@@ -69,11 +76,20 @@ impl PolicySet {
         if let Some(twice) = policies.iter().find(|policy| !names.insert(policy.name.clone())) {
             return Err(ConfigError::Duplicate(twice.name.clone()));
         }
-        let policies =
-            policies.into_iter().map(|policy| Prepared::new(policy, old, digester, max_keys)).collect::<Result<Vec<_>, _>>()?;
+        let policies: Vec<Prepared> =
+            policies.into_iter().map(|policy| Prepared::new(policy, making)).collect::<Result<_, _>>()?;
         let mut order: Vec<u16> = (0..policies.len() as u16).collect();
         order.sort_by_key(|index| policies[usize::from(*index)].table.made());
         Ok(Self { policies, order })
+    }
+
+    /// What the policy has to say to `hit`, if it is the only one.
+    #[inline(always)]
+    pub(crate) fn only_stance(&self, hit: &Hit<'_>, digester: &Digester) -> Option<Stance> {
+        match self.policies.as_slice() {
+            [only] => Some(only.stance(0, hit, digester)),
+            _ => None,
+        }
     }
 
     /// What each policy has to say to `hit`, in the order in which to lock.
@@ -83,10 +99,10 @@ impl PolicySet {
     }
 
     /// The ask for a key that has been charged, if its policy still is what it was.
-    pub(crate) fn ask(&self, charged: &Charged, cost: u64) -> Option<Ask> {
+    pub(crate) fn ask(&self, charged: &Charged) -> Option<Ask> {
         let same = |prepared: &Prepared| prepared.policy.name == charged.policy && prepared.policy.algorithm == charged.algorithm;
         let index = self.policies.iter().position(same)?;
-        match self.policies[index].treat(index as u16, charged.key, cost) {
+        match self.policies[index].treat(index as u16, charged.key, 0) {
             Stance::Decides(ask) => Some(ask),
             Stance::Blocks(_) | Stance::Silent => None,
         }
@@ -100,7 +116,8 @@ impl PolicySet {
 }
 
 impl Prepared {
-    fn new(policy: Policy, old: Option<&PolicySet>, digester: &Digester, max_keys: usize) -> Result<Self, ConfigError> {
+    fn new(policy: Policy, making: &Making<'_>) -> Result<Self, ConfigError> {
+        let &Making { old, digester, max_keys, now } = making;
         check_shape(&policy)?;
         // A policy goes on where it left off only if its keys and its states mean the same.
         let old = old.and_then(|set| {
@@ -109,7 +126,12 @@ impl Prepared {
             };
             set.policies.iter().find(same)
         });
+        let unchanged = |old: &&Prepared| {
+            let quotas = |policy: &Policy| (policy.quota, policy.resolution, policy.overrides.clone());
+            quotas(&old.policy) == quotas(&policy)
+        };
         let mut this = Self {
+            since: old.filter(unchanged).map_or(now, |old| old.since),
             table: old.map_or_else(|| Table::new(policy.algorithm, max_keys), |old| old.table.clone()),
             quotas: old.map_or_else(Vec::new, |old| old.quotas.clone()),
             plans: old.map_or_else(Vec::new, |old| old.plans.clone()),
@@ -120,7 +142,10 @@ impl Prepared {
         let policy = Arc::clone(&this.policy);
         this.current = this.add(policy.quota)?;
         for (values, treatment) in &policy.overrides {
-            let key = Key::new(digester, values.iter().map(Vec::as_slice));
+            let key = match values.as_slice() {
+                [value] => Key::of(digester, value),
+                values => Key::of_all(digester, values.iter().map(Vec::as_slice)),
+            };
             let treatment = match treatment {
                 Override::Quota(quota) => Treatment::Plan(this.add(*quota)?),
                 Override::Unlimited => Treatment::Unlimited,
@@ -149,19 +174,32 @@ impl Prepared {
     }
 
     #[inline]
+    pub(crate) fn plan(&self, index: u16) -> &Plan {
+        &self.plans[usize::from(index)]
+    }
+
+    /// The index of the quota that a key is under.
+    pub(crate) fn plan_of(&self, key: &Key) -> u16 {
+        match self.overrides.get(key) {
+            Some(Treatment::Plan(plan)) => *plan,
+            _ => self.current,
+        }
+    }
+
+    #[inline(always)]
     fn stance(&self, index: u16, hit: &Hit<'_>, digester: &Digester) -> Stance {
         if !self.policy.matches(hit) {
             return Stance::Silent;
         }
         let key = match self.policy.key.as_slice() {
             [attribute] => match hit.get(attribute) {
-                Some(value) => Key::new(digester, [value].into_iter()),
+                Some(value) => Key::of(digester, value),
                 None => return Stance::Silent,
             },
             attributes => {
                 let values: Option<SmallVec<[&[u8]; 8]>> = attributes.iter().map(|attribute| hit.get(attribute)).collect();
                 match values {
-                    Some(values) => Key::new(digester, values.iter().copied()),
+                    Some(values) => Key::of_all(digester, values.iter().copied()),
                     None => return Stance::Silent,
                 }
             }
@@ -169,7 +207,7 @@ impl Prepared {
         self.treat(index, key, self.policy.weigh(hit.total()))
     }
 
-    #[inline]
+    #[inline(always)]
     fn treat(&self, index: u16, key: Key, cost: u64) -> Stance {
         let treatment = if self.overrides.is_empty() { None } else { self.overrides.get(&key) };
         let ask = |plan| Ask { key, policy: index, plan, cost, enforced: self.policy.mode == Mode::Enforce };

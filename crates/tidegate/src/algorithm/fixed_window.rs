@@ -1,8 +1,6 @@
 //! `fixed-window`: one counter for each window since the epoch.
 
-use std::borrow::Cow;
-
-use super::{Charge, Evaluation, Plan, State};
+use super::{Charge, Evaluation, Plan, State, Terms};
 use crate::Quota;
 
 /// The cost counted in the window that began at `start`.
@@ -50,12 +48,14 @@ impl State for Window {
         }
     }
 
-    fn convert(&self, old: &Plan, new: &Plan, now: u64) -> Cow<'_, Self> {
-        if old.window == new.window {
-            return Cow::Borrowed(self);
-        }
-        let Self { start, used } = self.current(old, now);
-        let at = now.max(start);
-        Cow::Owned(Self { start: at - at % new.window, used })
+    fn terms(plan: &Plan) -> Terms {
+        Terms(plan.window, 0)
+    }
+
+    /// What the running window has counted, the new one has.
+    fn convert(&self, old: &Plan, new: &Plan, since: u64) -> Self {
+        let Self { start, used } = self.current(old, since);
+        let at = since.max(start);
+        Self { start: at - at % new.window, used }
     }
 }

@@ -12,15 +12,15 @@ local function backlog_of(time, plan, now)
   return backlog > tolerance(plan) + 2 * plan.window and 0 or backlog
 end
 
-local function owing(state, plan, now, backlog)
-  state.time = now + math.min(backlog, tolerance(plan) + plan.window)
+-- The longest backlog that a debt can make.
+local function bound(plan)
+  return tolerance(plan) + plan.window
 end
 
-local function convert(state, old, new, now)
-  if old.interval == new.interval and old.capacity == new.capacity then
-    return
-  end
-  owing(state, new, now, mul_div_ceil(backlog_of(state.time, old, now), new.interval, old.interval))
+-- The backlog, stretched or squeezed as the interval is.
+local function convert(state, old, new, since)
+  local backlog = mul_div_ceil(backlog_of(state.time, old, since), new.interval, old.interval)
+  state.time = since + math.min(backlog, bound(new))
 end
 
 local function save(state, plan, now)
@@ -28,13 +28,16 @@ local function save(state, plan, now)
   redis.call('SET', state.key, value, 'PX', ttl(state.time - now))
 end
 
-function gcra.load(key, plan, now)
+function gcra.load(key, plan, since)
   local state = { key = key, time = 0 }
   local value = redis.call('GET', key)
   if value then
     local time, interval, capacity, window = string.match(value, '^(%d+):(%d+):(%d+):(%d+)$')
     state.time = tonumber(time)
-    convert(state, { interval = tonumber(interval), capacity = tonumber(capacity), window = tonumber(window) }, plan, now)
+    local old = { interval = tonumber(interval), capacity = tonumber(capacity), window = tonumber(window) }
+    if old.interval ~= plan.interval or old.capacity ~= plan.capacity then
+      convert(state, old, plan, since)
+    end
   end
   return state
 end
@@ -50,11 +53,12 @@ end
 function gcra.commit(state, plan, now, cost)
   local backlog = backlog_of(state.time, plan, now)
   local wanted = backlog + cost * plan.interval
-  owing(state, plan, now, wanted)
-  local owed = state.time - now
+  -- Where the clock has stepped back it may be longer already.
+  local owed = math.min(wanted, math.max(bound(plan), backlog))
+  state.time = now + owed
   save(state, plan, now)
   if owed ~= wanted then
-    cost = math.floor(math.max(owed - backlog, 0) / plan.interval)
+    cost = math.floor((owed - backlog) / plan.interval)
   end
   return now, cost
 end
@@ -65,12 +69,12 @@ end
 
 -- Gives back what would not have been paid since.
 function gcra.refund(state, plan, now, at, amount)
-  if state.time == 0 then
-    return
-  end
   local back = at <= now and math.max(amount * plan.interval - (now - at), 0) or 0
-  owing(state, plan, now, math.max(backlog_of(state.time, plan, now) - back, 0))
-  save(state, plan, now)
+  back = math.min(back, backlog_of(state.time, plan, now))
+  if back > 0 then
+    state.time = state.time - back
+    save(state, plan, now)
+  end
 end
 
 algorithms['gcra'] = gcra

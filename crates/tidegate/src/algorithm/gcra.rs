@@ -1,8 +1,6 @@
 //! `gcra`: the generic cell rate algorithm. One number says when the key will owe nothing: its theoretical arrival time.
 
-use std::borrow::Cow;
-
-use super::{Charge, Evaluation, Plan, State, mul_div_ceil};
+use super::{Charge, Evaluation, Plan, State, Terms, mul_div_ceil};
 
 /// The theoretical arrival time.
 #[derive(Clone, Copy, Debug, Default)]
@@ -27,9 +25,10 @@ impl Arrival {
         if backlog > tolerance(plan) + 2 * plan.window { 0 } else { backlog }
     }
 
+    /// The longest backlog that a debt can make.
     #[inline]
-    fn owing(plan: &Plan, now: u64, backlog: u64) -> Self {
-        Self { time: now + backlog.min(tolerance(plan) + plan.window) }
+    fn bound(plan: &Plan) -> u64 {
+        tolerance(plan) + plan.window
     }
 }
 
@@ -45,9 +44,10 @@ impl State for Arrival {
     fn commit(&mut self, plan: &Plan, now: u64, cost: u64) -> Charge {
         let backlog = self.backlog(plan, now);
         let wanted = backlog.saturating_add(cost.saturating_mul(plan.interval));
-        *self = Self::owing(plan, now, wanted);
-        let owed = self.time - now;
-        let cost = if owed == wanted { cost } else { owed.saturating_sub(backlog) / plan.interval };
+        // Where the clock has stepped back it may be longer already.
+        let owed = wanted.min(Self::bound(plan).max(backlog));
+        self.time = now + owed;
+        let cost = if owed == wanted { cost } else { (owed - backlog) / plan.interval };
         Charge { at: now, cost }
     }
 
@@ -60,14 +60,16 @@ impl State for Arrival {
     fn refund(&mut self, plan: &Plan, now: u64, at: u64, amount: u64) {
         let paid = now.checked_sub(at).unwrap_or(u64::MAX);
         let back = amount.saturating_mul(plan.interval).saturating_sub(paid);
-        *self = Self::owing(plan, now, self.backlog(plan, now).saturating_sub(back));
+        self.time -= back.min(self.backlog(plan, now));
     }
 
-    fn convert(&self, old: &Plan, new: &Plan, now: u64) -> Cow<'_, Self> {
-        if (old.interval, old.capacity) == (new.interval, new.capacity) {
-            return Cow::Borrowed(self);
-        }
-        let backlog = mul_div_ceil(self.backlog(old, now), new.interval, old.interval);
-        Cow::Owned(Self::owing(new, now, backlog))
+    fn terms(plan: &Plan) -> Terms {
+        Terms(plan.interval, plan.capacity)
+    }
+
+    /// The backlog, stretched or squeezed as the interval is.
+    fn convert(&self, old: &Plan, new: &Plan, since: u64) -> Self {
+        let backlog = mul_div_ceil(self.backlog(old, since), new.interval, old.interval);
+        Self { time: since + backlog.min(Self::bound(new)) }
     }
 }

@@ -10,7 +10,7 @@ mod sliding_log;
 mod sliding_window;
 mod token_bucket;
 
-use std::{borrow::Cow, fmt, str::FromStr};
+use std::{fmt, str::FromStr};
 
 use crate::{Quota, error::QuotaError};
 
@@ -28,8 +28,11 @@ pub(crate) trait State: Default + Clone + Send + 'static {
     /// Takes back up to `amount` of what was recorded at time `at`. Never more than still counts.
     fn refund(&mut self, plan: &Plan, now: u64, at: u64, amount: u64);
 
-    /// The same history under another quota. Rounding never gives capacity away.
-    fn convert(&self, old: &Plan, new: &Plan, now: u64) -> Cow<'_, Self>;
+    /// What the numbers in a state, and in a receipt, are in. Under equal terms they mean the same.
+    fn terms(plan: &Plan) -> Terms;
+
+    /// The same history in other terms, which came into force at `since`. Rounding never gives capacity away.
+    fn convert(&self, old: &Plan, new: &Plan, since: u64) -> Self;
 
     /// Bytes held outside the state itself.
     fn heap_bytes(&self) -> usize {
@@ -44,6 +47,10 @@ pub(crate) struct Evaluation {
     pub(crate) used: u64,
     pub(crate) verdict: Verdict,
 }
+
+/// Two numbers of a plan; which ones is the algorithm's business.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Terms(pub(crate) u64, pub(crate) u64);
 
 /// What [`State::commit`] has recorded, and [`State::refund`] can take back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -199,6 +206,12 @@ macro_rules! algorithms {
         }
 
         impl Algorithm {
+            pub(crate) fn terms(self, plan: &Plan) -> Terms {
+                match self {
+                    $(Self::$variant => <$state>::terms(plan),)*
+                }
+            }
+
             /// Every algorithm.
             pub const ALL: &[Self] = &[$(Self::$variant,)*];
 

@@ -1,9 +1,7 @@
 //! `sliding-counter`: the current window's counter plus the previous one's, weighted by how much of it the sliding
 //! window still overlaps. An estimate, below twice the limit in any window.
 
-use std::borrow::Cow;
-
-use super::{Charge, Evaluation, Plan, State, mul_div, mul_div_ceil};
+use super::{Charge, Evaluation, Plan, State, Terms, mul_div, mul_div_ceil};
 use crate::Quota;
 
 /// The cost counted in the window that began at `start`, and in the one before it.
@@ -22,7 +20,10 @@ impl Buckets {
     #[inline]
     fn rolled(&self, plan: &Plan, now: u64) -> Self {
         let start = now - now % plan.window;
-        if self.start == start || (self.start > now && self.start <= now + plan.window) {
+        let empty = self.current == 0 && self.previous == 0;
+        if empty {
+            Self { start, ..*self }
+        } else if self.start == start || (self.start > now && self.start <= now + plan.window) {
             *self
         } else if self.start + plan.window == start {
             Self { start, current: 0, previous: self.current }
@@ -92,13 +93,15 @@ impl State for Buckets {
         *self = buckets;
     }
 
-    fn convert(&self, old: &Plan, new: &Plan, now: u64) -> Cow<'_, Self> {
-        if old.window == new.window {
-            return Cow::Borrowed(self);
-        }
-        let buckets = self.rolled(old, now);
-        let at = now.max(buckets.start);
-        let current = buckets.used(old, now).min(Quota::MAX);
-        Cow::Owned(Self { start: at - at % new.window, current, previous: 0 })
+    fn terms(plan: &Plan) -> Terms {
+        Terms(plan.window, 0)
+    }
+
+    /// What was estimated, the new window has counted.
+    fn convert(&self, old: &Plan, new: &Plan, since: u64) -> Self {
+        let buckets = self.rolled(old, since);
+        let at = since.max(buckets.start);
+        let current = buckets.used(old, since).min(Quota::MAX);
+        Self { start: at - at % new.window, current, previous: 0 }
     }
 }

@@ -1,6 +1,6 @@
--- sliding-log: the twin of sliding_log.rs. A sorted set: score = time; member = '<end>:<cost>', the cumulative cost up to
--- and with the entry and its own. Members are unique because ends are, and no question needs the whole set: what any
--- range has cost is one subtraction. Entries of one microsecond are one member.
+-- sliding-log: the twin of sliding_log.rs. A sorted set: score = time; member = '<end>:<cost>:<window>', the cumulative
+-- cost up to and with the entry, its own, and the window it was written under. Members are unique because ends are, and
+-- no question needs the whole set: what any range has cost is one subtraction. Entries of one microsecond are one member.
 
 local log = {}
 
@@ -9,8 +9,9 @@ local MAX = 2 ^ 53 - 1
 -- The entry of a reply to ZRANGE ... WITHSCORES, if there is one.
 local function entry(reply)
   if reply[1] then
-    local last, cost = string.match(reply[1], '^(%d+):(%d+)$')
-    return { member = reply[1], time = tonumber(reply[2]), last = tonumber(last), cost = tonumber(cost) }
+    local last, cost, window = string.match(reply[1], '^(%d+):(%d+):(%d+)$')
+    local time = tonumber(reply[2])
+    return { member = reply[1], time = time, last = tonumber(last), cost = tonumber(cost), window = tonumber(window) }
   end
 end
 
@@ -18,8 +19,8 @@ local function at_rank(key, rank)
   return entry(redis.call('ZRANGE', key, rank, rank, 'WITHSCORES'))
 end
 
-local function add(key, time, last, cost)
-  redis.call('ZADD', key, text(time), text(last) .. ':' .. text(cost))
+local function add(key, time, last, cost, window)
+  redis.call('ZADD', key, text(time), table.concat({ text(last), text(cost), text(window) }, ':'))
 end
 
 -- The time to judge by, or nothing where no entry counts: all expired, or so far ahead that the clock was wrong.
@@ -30,10 +31,15 @@ local function effective(state, plan, now)
   end
 end
 
+-- The time up to which entries no longer count. What another window had let go when this one came into force, it has.
+local function cutoff(state, plan, at)
+  return text(math.max(at - plan.window, state.floor))
+end
+
 -- The first entry that counts at that time, and what all that do have cost.
 local function live(state, plan, at)
-  local cutoff = '(' .. text(at - plan.window)
-  local first = entry(redis.call('ZRANGE', state.key, cutoff, '+inf', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES'))
+  local after = '(' .. cutoff(state, plan, at)
+  local first = entry(redis.call('ZRANGE', state.key, after, '+inf', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES'))
   return first, wrapping_sub(state.newest.last, first.last) + first.cost
 end
 
@@ -65,11 +71,21 @@ end
 
 -- Drops what has expired at that time.
 local function purge(state, plan, at)
-  redis.call('ZREMRANGEBYSCORE', state.key, '-inf', text(at - plan.window))
+  redis.call('ZREMRANGEBYSCORE', state.key, '-inf', cutoff(state, plan, at))
 end
 
-function log.load(key)
-  return { key = key, newest = at_rank(key, -1) }
+function log.load(key, plan, since)
+  local state = { key = key, newest = at_rank(key, -1), floor = 0 }
+  local old = state.newest and state.newest.window
+  if old and old ~= plan.window then
+    local at = effective(state, { window = old }, since)
+    if at then
+      state.floor = math.max(at - old, 0)
+    else
+      state.newest = nil
+    end
+  end
+  return state
 end
 
 function log.evaluate(state, plan, now, cost)
@@ -88,7 +104,7 @@ function log.commit(state, plan, now, cost)
   if not at then
     redis.call('DEL', state.key)
     at = now
-    add(state.key, at, cost, cost)
+    add(state.key, at, cost, cost, plan.window)
   else
     local _, used = live(state, plan, at)
     purge(state, plan, at)
@@ -98,10 +114,10 @@ function log.commit(state, plan, now, cost)
       redis.call('ZREM', state.key, state.newest.member)
       own = own + state.newest.cost
     end
-    add(state.key, at, wrapping_add(state.newest.last, cost), own)
+    add(state.key, at, wrapping_add(state.newest.last, cost), own, plan.window)
   end
   redis.call('PEXPIRE', state.key, ttl(at + plan.window - now))
-  state.newest = at_rank(state.key, -1)
+  state.newest, state.floor = at_rank(state.key, -1), 0
   return at, cost
 end
 
@@ -124,17 +140,23 @@ function log.refund(state, plan, now, at, amount)
   local rank = redis.call('ZRANK', state.key, given.member)
   redis.call('ZREM', state.key, given.member)
   if back < given.cost then
-    add(state.key, at, wrapping_sub(given.last, back), given.cost - back)
+    add(state.key, at, wrapping_sub(given.last, back), given.cost - back, given.window)
     rank = rank + 1
   end
   local later = at_rank(state.key, rank)
   while later do
     redis.call('ZREM', state.key, later.member)
-    add(state.key, later.time, wrapping_sub(later.last, back), later.cost)
+    add(state.key, later.time, wrapping_sub(later.last, back), later.cost, later.window)
     rank = rank + 1
     later = at_rank(state.key, rank)
   end
-  state.newest = at_rank(state.key, -1)
+  local newest = at_rank(state.key, -1)
+  if newest and newest.window ~= plan.window then
+    redis.call('ZREM', state.key, newest.member)
+    add(state.key, newest.time, newest.last, newest.cost, plan.window)
+    newest = at_rank(state.key, -1)
+  end
+  state.newest, state.floor = newest, 0
 end
 
 algorithms['sliding-log'] = log

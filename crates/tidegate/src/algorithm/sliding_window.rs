@@ -1,9 +1,9 @@
 //! `sliding-window`: hits gathered into grains. A grain leaves when the last hit that joined it would, so the window is
 //! never over its limit and capacity is late by less than one grain.
 
-use std::{borrow::Cow, collections::VecDeque, mem};
+use std::{collections::VecDeque, mem};
 
-use super::{Charge, Evaluation, Plan, State};
+use super::{Charge, Evaluation, Plan, State, Terms};
 use crate::Quota;
 
 /// Grains in order of time, each with the time of its last hit and a cost of at least 1.
@@ -43,10 +43,6 @@ impl Older {
 }
 
 impl Grains {
-    fn one(time: u64, cost: u64) -> Self {
-        Self { used: cost, oldest: time, newest: time, older: None }
-    }
-
     /// The time to judge by, or nothing where no grain counts: all expired, or so far ahead that the clock was wrong.
     #[inline]
     fn effective(&self, plan: &Plan, now: u64) -> Option<u64> {
@@ -115,7 +111,8 @@ impl State for Grains {
     #[inline]
     fn commit(&mut self, plan: &Plan, now: u64, cost: u64) -> Charge {
         let Some(at) = self.effective(plan, now) else {
-            *self = Self::one(now, cost);
+            let cost = cost.min(Quota::MAX);
+            *self = Self { used: cost, oldest: now, newest: now, older: None };
             return Charge { at: now, cost };
         };
         self.purge(self.expired(plan, at));
@@ -167,10 +164,16 @@ impl State for Grains {
         self.settle_ends();
     }
 
-    /// Times and costs mean the same under every quota. What a shorter window has let go but not yet purged counts
-    /// again under a longer one: it did happen.
-    fn convert(&self, _old: &Plan, _new: &Plan, _now: u64) -> Cow<'_, Self> {
-        Cow::Borrowed(self)
+    fn terms(plan: &Plan) -> Terms {
+        Terms(plan.window, plan.grain)
+    }
+
+    /// Keeps what the old window still held.
+    fn convert(&self, old: &Plan, _new: &Plan, since: u64) -> Self {
+        let Some(at) = self.effective(old, since) else { return Self::default() };
+        let mut held = self.clone();
+        held.purge(held.expired(old, at));
+        held
     }
 
     fn heap_bytes(&self) -> usize {

@@ -1,8 +1,6 @@
 //! `token-bucket`: what is missing from a full bucket, refilled at exactly the rate of the quota.
 
-use std::borrow::Cow;
-
-use super::{Charge, Evaluation, MAX_REFILL, Plan, State, mul_div, mul_div_ceil};
+use super::{Charge, Evaluation, MAX_REFILL, Plan, State, Terms, mul_div, mul_div_ceil};
 use crate::Quota;
 
 /// `spent + fraction / per` tokens were missing at time `at`, `per` being the plan's. What is missing, and not what is
@@ -19,7 +17,7 @@ impl Bucket {
     #[inline]
     fn refilled(&self, plan: &Plan, now: u64) -> Self {
         if self.at > now {
-            let absent = self.at - now > plan.window;
+            let absent = self.missing() == 0 || self.at - now > plan.window;
             return if absent { Self { at: now, ..Self::default() } } else { *self };
         }
         let back = mul_div(now - self.at, plan.tokens, plan.per);
@@ -88,17 +86,19 @@ impl State for Bucket {
         }
     }
 
-    fn convert(&self, old: &Plan, new: &Plan, now: u64) -> Cow<'_, Self> {
-        if (old.tokens, old.per) == (new.tokens, new.per) {
-            return Cow::Borrowed(self);
-        }
-        let bucket = self.refilled(old, now);
+    fn terms(plan: &Plan) -> Terms {
+        Terms(plan.tokens, plan.per)
+    }
+
+    /// What was missing still is.
+    fn convert(&self, old: &Plan, new: &Plan, since: u64) -> Self {
+        let bucket = self.refilled(old, since);
         let fraction = mul_div_ceil(bucket.fraction, new.per, old.per);
         let bucket = if fraction < new.per {
             Self { fraction, ..bucket }
         } else {
             Self { spent: bucket.spent + 1, fraction: 0, ..bucket }
         };
-        Cow::Owned(bucket.payable(new))
+        bucket.payable(new)
     }
 }

@@ -29,6 +29,19 @@ pub(crate) enum Intent {
     Charge,
 }
 
+impl Intent {
+    /// Whether a policy is charged. `admitted`: all enforced policies allow.
+    #[inline]
+    pub(crate) fn charges(self, ask: &Ask, verdict: Verdict, admitted: bool) -> bool {
+        let charges = match self {
+            Self::Check => admitted && verdict == Verdict::Allowed,
+            Self::Peek => false,
+            Self::Charge => true,
+        };
+        charges && ask.cost > 0
+    }
+}
+
 /// Who answered for a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -58,6 +71,6 @@ pub(crate) struct Record {
     pub(crate) at: u64,
 }
 
-/// Four policies on one hit fit without an allocation.
-pub(crate) type Records = SmallVec<[Record; 4]>;
+/// The asks of one hit, and what was answered to them.
 pub(crate) type Asks = SmallVec<[Ask; 4]>;
+pub(crate) type Records = SmallVec<[Record; 4]>;

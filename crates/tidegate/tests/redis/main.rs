@@ -38,7 +38,7 @@ enum Step {
     Reset,
     Reconfigure(Quota),
     Advance(u64),
-    StepBack(u64),
+    Rewind(u64),
 }
 
 fn quota() -> impl Strategy<Value = Quota> {
@@ -58,7 +58,7 @@ fn step(window: u64) -> impl Strategy<Value = Step> {
         4 => (0..3u64).prop_map(Step::Advance),
         4 => (0..window / 4).prop_map(Step::Advance),
         1 => (0..3 * window).prop_map(Step::Advance),
-        1 => (0..window * 4).prop_map(Step::StepBack),
+        1 => (0..window * 4).prop_map(Step::Rewind),
     ]
 }
 
@@ -80,6 +80,8 @@ struct Twins<'s> {
     policies: Vec<(Algorithm, Quota)>,
     receipts: Vec<(Receipt, Vec<Charged>)>,
     reset_at: u64,
+    /// When each policy's quota came into force.
+    since: [u64; 3],
 }
 
 /// What Redis says it charged: policy, time, cost.
@@ -105,6 +107,7 @@ impl<'s> Twins<'s> {
             policies,
             receipts: Vec::new(),
             reset_at: 0,
+            since: [0; 3],
         };
         // Not every quota can be kept by gcra within 1 %: draw another trace.
         twins.limiter.configure(twins.policies()).map_err(|refused| TestCaseError::reject(refused.to_string()))?;
@@ -129,7 +132,13 @@ impl<'s> Twins<'s> {
             let window = quota.window().as_micros() as u64;
             let mode = if *index == 2 { "shadow" } else { "enforce" };
             call.key(name(*index));
-            call.arg(algorithm.name()).arg(mode).arg(cost).arg(quota.limit()).arg(window).arg(window.div_ceil(quota.limit()));
+            call.arg(algorithm.name())
+                .arg(mode)
+                .arg(cost)
+                .arg(quota.limit())
+                .arg(window)
+                .arg(window.div_ceil(quota.limit()))
+                .arg(self.since[*index]);
         }
         call.arg(at).invoke(&mut self.server.connection).unwrap()
     }
@@ -181,13 +190,19 @@ impl<'s> Twins<'s> {
             }
             Step::Reconfigure(quota) => {
                 let old = std::mem::replace(&mut self.policies[0].1, *quota);
-                if self.limiter.configure(self.policies()).is_err() {
-                    self.policies[0].1 = old;
+                match self.limiter.configure(self.policies()) {
+                    Ok(()) if old == *quota => {}
+                    Ok(()) => {
+                        self.since[0] = self.now;
+                        // Receipts in other terms give nothing back.
+                        self.receipts.clear();
+                    }
+                    Err(_) => self.policies[0].1 = old,
                 }
                 self.decide("peek", 0)
             }
             Step::Advance(by) => self.move_to(self.now + by),
-            Step::StepBack(by) => self.move_to(self.now - by),
+            Step::Rewind(by) => self.move_to(self.now - by),
         }
     }
 
@@ -241,7 +256,7 @@ fn ten_thousand_entries_expire_at_once() {
     let mut ask = |now: u64, intent: &str, cost: u64| -> Vec<Reply> {
         let mut call = script.prepare_invoke();
         call.arg(now).arg(intent).arg(600_000).key("many").arg("sliding-log").arg("enforce").arg(cost);
-        call.arg(10_000).arg(60_000_000).arg(6_000).arg(0).invoke(connection).unwrap()
+        call.arg(10_000).arg(60_000_000).arg(6_000).arg(0).arg(0).invoke(connection).unwrap()
     };
     let start = 1_767_225_600_000_000;
     for hit in 0..10_000 {

@@ -8,14 +8,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-pub struct Server {
+pub(crate) struct Server {
     child: Child,
     directory: PathBuf,
-    pub connection: redis::Connection,
+    pub(crate) connection: redis::Connection,
 }
 
 impl Server {
-    pub fn start() -> Self {
+    pub(crate) fn start() -> Self {
         // Bound and released: between here and Redis somebody else could take it, so try again with another.
         (0..5).find_map(|_| Self::try_start()).expect("redis-server starts (scripts/test installs it)")
     }

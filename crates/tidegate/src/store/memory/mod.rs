@@ -13,11 +13,10 @@ use smallvec::SmallVec;
 pub(crate) use self::ledger::Ledger;
 pub(crate) use self::shards::Stale;
 use self::shards::{Shards, Slot};
-use super::{Ask, Asks, Intent, Record, Records};
+use super::{Ask, Intent, Record, Records};
 use crate::{
     Algorithm,
-    algorithm::{Charge, Evaluation, State, Verdict, registry},
-    key::Key,
+    algorithm::{Evaluation, Verdict, registry},
     set::PolicySet,
 };
 
@@ -33,9 +32,9 @@ struct Seed(foldhash::fast::RandomState);
 
 impl Seed {
     #[inline]
-    fn hash(&self, key: &Key) -> u64 {
+    fn hash(&self, words: [u64; 3]) -> u64 {
         let mut hasher = self.0.build_hasher();
-        key.words().into_iter().for_each(|word| hasher.write_u64(word));
+        words.into_iter().for_each(|word| hasher.write_u64(word));
         hasher.finish()
     }
 }
@@ -51,33 +50,32 @@ impl Memory {
         Self { seed: Seed::default(), ledger: Ledger::new(max_keys) }
     }
 
-    /// Answers `asks`, which are in the order of their tables' making. `barred`: the hit is denied already.
+    /// Answers one ask.
     ///
     /// # Errors
     /// When the set has been replaced and states are already under a newer one: ask again with that.
-    #[inline]
+    #[inline(always)]
+    pub(crate) fn decide_one(&self, set: &PolicySet, ask: &Ask, intent: Intent, now: u64) -> Result<Record, Stale> {
+        set.policies[usize::from(ask.policy)].table.decide(self, set, ask, intent, now)
+    }
+
+    /// Answers `asks`, which are in the order of their tables' making: all are charged if all enforced policies allow,
+    /// else none. `barred`: something else denies the hit already.
+    ///
+    /// # Errors
+    /// As [`Memory::decide_one`]; nothing has been charged then.
     pub(crate) fn decide(&self, set: &PolicySet, asks: &[Ask], intent: Intent, barred: bool, now: u64) -> Result<Records, Stale> {
-        let mut records = Records::new();
-        match asks {
-            [] => {}
-            [ask] => records.push(set.policies[usize::from(ask.policy)].table.decide(self, set, ask, intent, barred, now)?),
-            several => {
-                let mut slots: SmallVec<[AnySlot<'_>; 4]> = SmallVec::new();
-                let mut admitted = !barred;
-                let mut evaluations: SmallVec<[Evaluation; 4]> = SmallVec::new();
-                for ask in several {
-                    let slot = set.policies[usize::from(ask.policy)].table.lock(self, set, ask, now)?;
-                    let evaluation = slot.evaluate();
-                    admitted &= !ask.enforced || evaluation.verdict == Verdict::Allowed;
-                    evaluations.push(evaluation);
-                    slots.push(slot);
-                }
-                for (slot, evaluation) in slots.iter_mut().zip(evaluations) {
-                    records.push(slot.finish(evaluation, intent, admitted));
-                }
-            }
+        let mut slots: SmallVec<[AnySlot<'_>; 4]> = SmallVec::new();
+        let mut evaluations: SmallVec<[Evaluation; 4]> = SmallVec::new();
+        let mut admitted = !barred;
+        for ask in asks {
+            let slot = set.policies[usize::from(ask.policy)].table.lock(self, set, ask, now)?;
+            let evaluation = slot.evaluate();
+            admitted &= !ask.enforced || evaluation.verdict == Verdict::Allowed;
+            evaluations.push(evaluation);
+            slots.push(slot);
         }
-        Ok(records)
+        Ok(slots.iter_mut().zip(evaluations).map(|(slot, evaluation)| slot.finish(evaluation, intent, admitted)).collect())
     }
 
     /// Amends one key.
@@ -127,17 +125,10 @@ macro_rules! tables {
                 }
             }
 
-            #[inline]
-            fn decide(
-                &self, memory: &Memory, set: &PolicySet, ask: &Ask, intent: Intent, barred: bool, now: u64,
-            ) -> Result<Record, Stale> {
+            #[inline(always)]
+            fn decide(&self, memory: &Memory, set: &PolicySet, ask: &Ask, intent: Intent, now: u64) -> Result<Record, Stale> {
                 match self {
-                    $(Self::$variant(shards) => {
-                        let mut slot = shards.lock(&memory.seed, set, ask, now)?;
-                        let evaluation = slot.evaluate();
-                        let admitted = !barred && (!ask.enforced || evaluation.verdict == Verdict::Allowed);
-                        Ok(slot.finish(evaluation, intent, admitted))
-                    })*
+                    $(Self::$variant(shards) => shards.decide(&memory.seed, set, ask, intent, now),)*
                 }
             }
 
@@ -149,7 +140,7 @@ macro_rules! tables {
 
             fn remove(&self, memory: &Memory, ask: &Ask) {
                 match self {
-                    $(Self::$variant(shards) => shards.remove(memory.seed.hash(&ask.key), &ask.key),)*
+                    $(Self::$variant(shards) => shards.remove(memory.seed.hash(ask.key.words()), &ask.key),)*
                 }
             }
         }
@@ -176,51 +167,3 @@ macro_rules! tables {
     };
 }
 registry!(tables);
-
-impl<S: State> Slot<'_, S> {
-    /// Charges if it is to be charged, and says how the key stands then.
-    #[inline]
-    fn finish(&mut self, Evaluation { used, verdict }: Evaluation, intent: Intent, admitted: bool) -> Record {
-        let charge = match intent {
-            Intent::Check => admitted && verdict == Verdict::Allowed,
-            Intent::Peek => false,
-            Intent::Charge => true,
-        };
-        if !charge || self.ask.cost == 0 {
-            return self.record(used, verdict, Charge { at: 0, cost: 0 });
-        }
-        let charged = self.charge(self.ask.cost);
-        match intent {
-            Intent::Charge => self.record(self.used(), Verdict::Allowed, charged),
-            _ => self.record(used + charged.cost, verdict, charged),
-        }
-    }
-
-    fn amend(&mut self, amendment: &Amendment) {
-        match *amendment {
-            Amendment::Refund { at, amount } => self.refund(at, amount),
-            Amendment::Charge { amount } => drop(self.charge(amount)),
-        }
-    }
-
-    #[inline]
-    fn record(&self, used: u64, verdict: Verdict, charged: Charge) -> Record {
-        let Ask { key, policy, plan, cost, .. } = *self.ask;
-        Record {
-            key,
-            policy,
-            plan,
-            source: self.source(),
-            verdict,
-            limit: self.capacity(),
-            used,
-            reset_after: self.reset_after(),
-            cost,
-            charged: charged.cost,
-            at: charged.at,
-        }
-    }
-}
-
-// Asks are built on the caller's stack; a batch of hits will share one.
-const _: () = assert!(size_of::<Asks>() <= 256);

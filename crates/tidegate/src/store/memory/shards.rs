@@ -2,6 +2,7 @@
 //! when it is full. It needs no thread of its own.
 
 use std::{
+    borrow::Cow,
     fmt,
     sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
 };
@@ -9,12 +10,12 @@ use std::{
 use hashbrown::HashTable;
 use parking_lot::{Mutex, MutexGuard};
 
-use super::Seed;
+use super::{Amendment, Seed};
 use crate::{
-    algorithm::{Charge, Evaluation, Plan, State},
+    algorithm::{Evaluation, Plan, State},
     key::Key,
-    set::PolicySet,
-    store::{Ask, Source},
+    set::{PolicySet, Prepared},
+    store::{Ask, Intent, Record, Source},
 };
 
 /// The set that asked is older than the states it asks for.
@@ -39,10 +40,59 @@ struct Shard<S> {
 }
 
 struct Entry<S> {
-    key: Key,
-    /// Index of the quota that the state is under.
-    plan: u16,
+    /// The key, and in its two spare bytes the index of the quota that the state is under.
+    words: [u64; 3],
     state: S,
+}
+
+const PLAN_SHIFT: u32 = 48;
+
+impl<S: State> Entry<S> {
+    fn new(ask: &Ask, state: S) -> Self {
+        let mut entry = Self { words: ask.key.words(), state };
+        entry.set_plan(ask.plan);
+        entry
+    }
+
+    /// As [`Seed::hash`] wants it: without the index.
+    fn key_words(&self) -> [u64; 3] {
+        let [first, second, third] = self.words;
+        [first, second, third << (64 - PLAN_SHIFT) >> (64 - PLAN_SHIFT)]
+    }
+
+    /// The state under the quota of index `plan`.
+    fn read(&self, prepared: &Prepared, plan: u16, now: u64) -> Result<Cow<'_, S>, Stale> {
+        if self.plan() == plan {
+            return Ok(Cow::Borrowed(&self.state));
+        }
+        let (old, new) = (prepared.plans.get(usize::from(self.plan())).ok_or(Stale)?, prepared.plan(plan));
+        if S::terms(old) == S::terms(new) {
+            return Ok(Cow::Borrowed(&self.state));
+        }
+        Ok(Cow::Owned(self.state.convert(old, new, prepared.since.min(now))))
+    }
+
+    /// The state, and the quota, that the key has now.
+    fn read_now<'a>(&'a self, prepared: &'a Prepared, now: u64) -> Result<(Cow<'a, S>, &'a Plan), Stale> {
+        let plan = prepared.plan_of(&Key::from_words(self.key_words()));
+        Ok((self.read(prepared, plan, now)?, prepared.plan(plan)))
+    }
+
+    #[inline]
+    fn is_of(&self, key: &Key) -> bool {
+        let [[a, b, c], [x, y, z]] = [self.words, key.words()];
+        (a ^ x) | (b ^ y) | (c ^ z) << (64 - PLAN_SHIFT) == 0
+    }
+
+    #[inline]
+    fn plan(&self) -> u16 {
+        (self.words[2] >> PLAN_SHIFT) as u16
+    }
+
+    #[inline]
+    fn set_plan(&mut self, plan: u16) {
+        self.words[2] = self.key_words()[2] | u64::from(plan) << PLAN_SHIFT;
+    }
 }
 
 /// Enough that two threads rarely meet; fewer in a small store, where a sample must see most of the keys.
@@ -59,7 +109,7 @@ impl<S: State> Shards<S> {
     pub(super) fn new(max_keys: usize) -> Self {
         static MADE: AtomicU64 = AtomicU64::new(0);
         let shards = (max_keys / KEYS_PER_SHARD).next_power_of_two().clamp(1, MAX_SHARDS);
-        let overflow = Entry { key: Key::EMPTY, plan: 0, state: S::default() };
+        let overflow = Entry { words: Key::EMPTY.words(), state: S::default() };
         Self {
             made: MADE.fetch_add(1, Relaxed),
             shards: (0..shards).map(|_| Mutex::new(Shard { table: HashTable::new(), cursor: 0 })).collect(),
@@ -69,21 +119,51 @@ impl<S: State> Shards<S> {
         }
     }
 
+    /// Answers one ask. The usual case, a key that is kept under the quota in force, is decided in place.
+    #[inline(always)]
+    pub(super) fn decide(&self, seed: &Seed, set: &PolicySet, ask: &Ask, intent: Intent, now: u64) -> Result<Record, Stale> {
+        let hash = seed.hash(ask.key.words());
+        let mut shard = self.shard(hash).lock();
+        match shard.table.find_mut(hash, |entry| entry.is_of(&ask.key)) {
+            Some(entry) if entry.plan() == ask.plan => {
+                let plan = set.policies[usize::from(ask.policy)].plan(ask.plan);
+                let evaluation = entry.state.evaluate(plan, now, ask.cost);
+                let answer = Answer { ask, plan, now, evaluation, source: Source::Store };
+                Ok(if intent.charges(ask, evaluation.verdict, true) {
+                    answer.charge(&mut entry.state, intent)
+                } else {
+                    answer.tell(&entry.state)
+                })
+            }
+            _ => {
+                drop(shard);
+                self.decide_in_slot(seed, set, ask, intent, now)
+            }
+        }
+    }
+
+    #[cold]
+    fn decide_in_slot(&self, seed: &Seed, set: &PolicySet, ask: &Ask, intent: Intent, now: u64) -> Result<Record, Stale> {
+        let mut slot = self.lock(seed, set, ask, now)?;
+        let evaluation = slot.evaluate();
+        Ok(slot.finish(evaluation, intent, true))
+    }
+
     /// Locks the place of the ask's key.
     #[inline]
     pub(super) fn lock<'a>(&'a self, seed: &'a Seed, set: &'a PolicySet, ask: &'a Ask, now: u64) -> Result<Slot<'a, S>, Stale> {
-        let plans = set.policies[usize::from(ask.policy)].plans.as_slice();
-        let hash = seed.hash(&ask.key);
+        let prepared = &set.policies[usize::from(ask.policy)];
+        let hash = seed.hash(ask.key.words());
         let shard = self.shard(hash).lock();
-        let place = match shard.table.find_bucket_index(hash, |entry| entry.key == ask.key) {
-            Some(index) => {
-                let entry = shard.table.get_bucket(index).expect("just found");
-                if entry.plan == ask.plan { Place::Kept(index) } else { Place::kept_under_other(index, entry, plans, ask, now)? }
-            }
+        let place = match shard.table.find_bucket_index(hash, |entry| entry.is_of(&ask.key)) {
+            Some(index) => match shard.table.get_bucket(index).expect("just found").read(prepared, ask.plan, now)? {
+                Cow::Borrowed(_) => Place::Kept(index),
+                Cow::Owned(state) => Place::Converted(index, state),
+            },
             None if self.keys.load(Relaxed) < self.max_keys => Place::Fresh { state: S::default(), victim: None },
-            None => self.place_when_full(&shard, hash, plans, ask, now)?,
+            None => self.place_when_full(&shard, hash, prepared, ask, now)?,
         };
-        Ok(Slot { ask, now, plans, plan: &plans[usize::from(ask.plan)], hash, seed, shards: self, shard, place })
+        Ok(Slot { ask, now, prepared, plan: prepared.plan(ask.plan), hash, seed, shards: self, shard, place })
     }
 
     #[cold]
@@ -91,25 +171,22 @@ impl<S: State> Shards<S> {
         &'a self,
         shard: &Shard<S>,
         hash: u64,
-        plans: &[Plan],
+        prepared: &Prepared,
         ask: &Ask,
         now: u64,
     ) -> Result<Place<'a, S>, Stale> {
-        if let Some(victim) = shard.victim(hash, plans, now)? {
+        if let Some(victim) = shard.victim(hash, prepared, now)? {
             return Ok(Place::Fresh { state: S::default(), victim: Some(victim) });
         }
         let mut overflow = self.overflow.lock();
-        if overflow.plan != ask.plan {
-            let old = plans.get(usize::from(overflow.plan)).ok_or(Stale)?;
-            overflow.state = overflow.state.convert(old, &plans[usize::from(ask.plan)], now).into_owned();
-            overflow.plan = ask.plan;
-        }
+        overflow.state = overflow.read(prepared, ask.plan, now)?.into_owned();
+        overflow.set_plan(ask.plan);
         Ok(Place::Overflow(overflow))
     }
 
     pub(super) fn remove(&self, hash: u64, key: &Key) {
         let mut shard = self.shard(hash).lock();
-        if let Ok(entry) = shard.table.find_entry(hash, |entry| entry.key == *key) {
+        if let Ok(entry) = shard.table.find_entry(hash, |entry| entry.is_of(key)) {
             entry.remove();
             self.keys.fetch_sub(1, Relaxed);
         }
@@ -135,17 +212,17 @@ impl<S: State> Shards<S> {
 impl<S: State> Shard<S> {
     /// The bucket of the key to lose: one that has expired, else of a sample the one with most of its limit left.
     /// Never one that is at its limit.
-    fn victim(&self, hash: u64, plans: &[Plan], now: u64) -> Result<Option<usize>, Stale> {
+    fn victim(&self, hash: u64, prepared: &Prepared, now: u64) -> Result<Option<usize>, Stale> {
         let buckets = self.table.num_buckets();
         let around = (0..buckets.min(SAMPLE_BUCKETS)).map(|step| (hash as usize).wrapping_add(step) % buckets);
         let keys = around.filter_map(|index| self.table.get_bucket(index).map(|entry| (index, entry)));
         let mut best: Option<(usize, u64, u64)> = None;
         for (index, entry) in keys.take(SAMPLE) {
-            let plan = plans.get(usize::from(entry.plan)).ok_or(Stale)?;
-            if entry.state.reset_after(plan, now) == 0 {
+            let (state, plan) = entry.read_now(prepared, now)?;
+            if state.reset_after(plan, now) == 0 {
                 return Ok(Some(index));
             }
-            let left = plan.capacity.saturating_sub(entry.state.evaluate(plan, now, 0).used);
+            let left = plan.capacity.saturating_sub(state.evaluate(plan, now, 0).used);
             let beats = |(_, best_left, best_capacity): &(usize, u64, u64)| {
                 u128::from(left) * u128::from(*best_capacity) > u128::from(*best_left) * u128::from(plan.capacity)
             };
@@ -157,25 +234,22 @@ impl<S: State> Shard<S> {
     }
 
     /// Drops what has expired of the next few buckets, and says how many that were.
-    fn sweep(&mut self, seed: &Seed, plans: &[Plan], now: u64) -> usize {
+    fn sweep(&mut self, seed: &Seed, prepared: &Prepared, now: u64) -> usize {
         let mut dropped = 0;
         let buckets = self.table.num_buckets();
         for _ in 0..SWEEP.min(buckets) {
             self.cursor = (self.cursor + 1) % buckets;
-            // A plan that is not known is newer, and so is the state.
-            let expired = self
-                .table
-                .get_bucket(self.cursor)
-                .and_then(|entry| Some(entry.state.reset_after(plans.get(usize::from(entry.plan))?, now) == 0));
-            if expired == Some(true)
-                && let Ok(entry) = self.table.get_bucket_entry(self.cursor)
-            {
+            let expired = self.table.get_bucket(self.cursor).is_some_and(|entry| {
+                // What is under a quota not known here is newer than that.
+                entry.read_now(prepared, now).is_ok_and(|(state, plan)| state.reset_after(plan, now) == 0)
+            });
+            if expired && let Ok(entry) = self.table.get_bucket_entry(self.cursor) {
                 entry.remove();
                 dropped += 1;
             }
         }
         if self.cursor == 0 && self.table.len() < buckets / 8 {
-            self.table.shrink_to(2 * self.table.len(), |entry| seed.hash(&entry.key));
+            self.table.shrink_to(2 * self.table.len(), |entry| seed.hash(entry.key_words()));
         }
         dropped
     }
@@ -183,9 +257,9 @@ impl<S: State> Shard<S> {
 
 /// The place of one key, locked.
 pub(super) struct Slot<'a, S> {
-    pub(super) ask: &'a Ask,
+    ask: &'a Ask,
     now: u64,
-    plans: &'a [Plan],
+    prepared: &'a Prepared,
     plan: &'a Plan,
     hash: u64,
     seed: &'a Seed,
@@ -207,17 +281,6 @@ enum Place<'a, S> {
     Overflow(MutexGuard<'a, Entry<S>>),
 }
 
-impl<S: State> Place<'_, S> {
-    #[cold]
-    fn kept_under_other(index: usize, entry: &Entry<S>, plans: &[Plan], ask: &Ask, now: u64) -> Result<Self, Stale> {
-        let old = plans.get(usize::from(entry.plan)).ok_or(Stale)?;
-        Ok(match entry.state.convert(old, &plans[usize::from(ask.plan)], now) {
-            std::borrow::Cow::Borrowed(_) => Self::Kept(index),
-            std::borrow::Cow::Owned(state) => Self::Converted(index, state),
-        })
-    }
-}
-
 impl<S: State> Slot<'_, S> {
     #[inline]
     fn state(&self) -> &S {
@@ -228,41 +291,28 @@ impl<S: State> Slot<'_, S> {
         }
     }
 
-    #[inline]
     pub(super) fn evaluate(&self) -> Evaluation {
         self.state().evaluate(self.plan, self.now, self.ask.cost)
     }
 
-    #[inline]
-    pub(super) fn reset_after(&self) -> u64 {
-        self.state().reset_after(self.plan, self.now)
+    /// Charges if it is to be charged, and says how the key stands then. `admitted`: all enforced policies allow.
+    pub(super) fn finish(&mut self, evaluation: Evaluation, intent: Intent, admitted: bool) -> Record {
+        let source = if matches!(self.place, Place::Overflow(_)) { Source::Overflow } else { Source::Store };
+        let answer = Answer { ask: self.ask, plan: self.plan, now: self.now, evaluation, source };
+        if intent.charges(self.ask, evaluation.verdict, admitted) {
+            self.update(|state| answer.charge(state, intent))
+        } else {
+            answer.tell(self.state())
+        }
     }
 
-    pub(super) fn used(&self) -> u64 {
-        self.state().evaluate(self.plan, self.now, 0).used
-    }
-
-    #[inline]
-    pub(super) fn capacity(&self) -> u64 {
-        self.plan.capacity
-    }
-
-    #[inline]
-    pub(super) fn source(&self) -> Source {
-        if matches!(self.place, Place::Overflow(_)) { Source::Overflow } else { Source::Store }
-    }
-
-    #[inline]
-    pub(super) fn charge(&mut self, cost: u64) -> Charge {
+    pub(super) fn amend(&mut self, amendment: &Amendment) {
         let (plan, now) = (self.plan, self.now);
-        self.update(|state| state.commit(plan, now, cost))
-    }
-
-    pub(super) fn refund(&mut self, at: u64, amount: u64) {
-        // What is not there has nothing to give back; what others share is not this key's to take from.
-        if matches!(self.place, Place::Kept(_) | Place::Converted(..)) {
-            let (plan, now) = (self.plan, self.now);
-            self.update(|state| state.refund(plan, now, at, amount));
+        match *amendment {
+            // What is not there has nothing to give back; what others share is not this key's to take from.
+            Amendment::Refund { .. } if matches!(self.place, Place::Fresh { .. } | Place::Overflow(_)) => {}
+            Amendment::Refund { at, amount } => self.update(|state| state.refund(plan, now, at, amount)),
+            Amendment::Charge { amount } => drop(self.update(|state| state.commit(plan, now, amount))),
         }
     }
 
@@ -272,14 +322,14 @@ impl<S: State> Slot<'_, S> {
         match &mut self.place {
             Place::Kept(index) => {
                 let entry = self.shard.table.get_bucket_mut(*index).expect("found under this lock");
-                entry.plan = self.ask.plan;
+                entry.set_plan(self.ask.plan);
                 change(&mut entry.state)
             }
             Place::Converted(index, state) => {
                 let index = *index;
                 let done = change(state);
                 let entry = self.shard.table.get_bucket_mut(index).expect("found under this lock");
-                entry.plan = self.ask.plan;
+                entry.set_plan(self.ask.plan);
                 entry.state = std::mem::take(state);
                 self.place = Place::Kept(index);
                 done
@@ -301,11 +351,56 @@ impl<S: State> Slot<'_, S> {
             entry.remove();
             self.shards.keys.fetch_sub(1, Relaxed);
         }
-        let dropped = shard.sweep(self.seed, self.plans, self.now);
+        let dropped = shard.sweep(self.seed, self.prepared, self.now);
         self.shards.keys.fetch_sub(dropped, Relaxed);
         self.shards.keys.fetch_add(1, Relaxed);
-        let entry = Entry { key: self.ask.key, plan: self.ask.plan, state };
-        shard.table.insert_unique(self.hash, entry, |entry| self.seed.hash(&entry.key)).bucket_index()
+        shard
+            .table
+            .insert_unique(self.hash, Entry::new(self.ask, state), |entry| self.seed.hash(entry.key_words()))
+            .bucket_index()
+    }
+}
+
+/// What makes a record, but for the state.
+struct Answer<'a> {
+    ask: &'a Ask,
+    plan: &'a Plan,
+    now: u64,
+    evaluation: Evaluation,
+    source: Source,
+}
+
+impl Answer<'_> {
+    /// Charges the hit.
+    #[inline(always)]
+    fn charge<S: State>(mut self, state: &mut S, intent: Intent) -> Record {
+        let charged = state.commit(self.plan, self.now, self.ask.cost);
+        self.evaluation = match intent {
+            Intent::Charge => state.evaluate(self.plan, self.now, 0),
+            _ => Evaluation { used: self.evaluation.used + charged.cost, ..self.evaluation },
+        };
+        Record { charged: charged.cost, at: charged.at, ..self.tell(state) }
+    }
+
+    /// Says how the key stands.
+    #[inline(always)]
+    fn tell<S: State>(&self, state: &S) -> Record {
+        let Ask { key, policy, plan, cost, .. } = *self.ask;
+        let Evaluation { used, verdict } = self.evaluation;
+        let reset_after = state.reset_after(self.plan, self.now);
+        Record {
+            key,
+            policy,
+            plan,
+            source: self.source,
+            verdict,
+            limit: self.plan.capacity,
+            used,
+            reset_after,
+            cost,
+            charged: 0,
+            at: 0,
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 --
 -- KEYS: one for each policy.
 -- ARGV: the time in epoch microseconds or '' for the server's; the intent; the shortest TTL in milliseconds; then for each
--- policy: algorithm, 'enforce' or 'shadow', cost, and the plan's capacity, window and interval.
+-- policy: algorithm, 'enforce' or 'shadow', cost, the plan's capacity, window and interval, and since when it is in force.
 -- Reply, for each policy: wait (-1 allowed, -2 never, else microseconds), used, reset_after, charged, at.
 
 local function clock()
@@ -18,11 +18,11 @@ local ALLOWED, NEVER = -1, -2
 local asks = {}
 for i = 1, #KEYS do
   local field = function(n)
-    return ARGV[3 + (i - 1) * 6 + n]
+    return ARGV[3 + (i - 1) * 7 + n]
   end
   local plan = { capacity = tonumber(field(4)), window = tonumber(field(5)), interval = tonumber(field(6)) }
   local ask = { plan = plan, algorithm = algorithms[field(1)], enforced = field(2) == 'enforce', cost = tonumber(field(3)) }
-  ask.state = ask.algorithm.load(KEYS[i], plan, now)
+  ask.state = ask.algorithm.load(KEYS[i], plan, math.min(tonumber(field(7)), now))
   asks[i] = ask
 end
 
