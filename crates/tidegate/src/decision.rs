@@ -44,31 +44,19 @@ impl Clone for SetRef {
 }
 
 impl Decision {
-    /// A decision by `set` in which no policy has spoken.
+    /// The decision of the only policy that applied.
     #[inline(always)]
-    pub(crate) fn open(set: arc_swap::Guard<Arc<PolicySet>>) -> Self {
-        Self { set: SetRef(set), first: None, more: Vec::new(), allowed: true, receipt_taken: false }
+    pub(crate) fn one(set: arc_swap::Guard<Arc<PolicySet>>, record: Record) -> Self {
+        let allowed = !record.ask.enforced || record.answer.verdict == Verdict::Allowed;
+        Self { set: SetRef(set), first: Some(record), more: Vec::new(), allowed, receipt_taken: false }
     }
 
-    #[inline(always)]
-    pub(crate) fn set(&self) -> &PolicySet {
-        &self.set.0
-    }
-
-    /// The only policy that applies has spoken.
-    #[inline(always)]
-    pub(crate) fn close_one(&mut self, record: Record, enforced: bool) {
-        self.allowed = !enforced || record.verdict == Verdict::Allowed;
-        self.first = Some(record);
-    }
-
-    /// All policies that apply have spoken.
-    pub(crate) fn close(&mut self, mut records: Records) {
-        records.sort_unstable_by_key(|record| record.policy);
-        let mode = |record: &Record| self.set().policies[usize::from(record.policy)].policy.mode;
-        self.allowed = records.iter().all(|record| record.verdict == Verdict::Allowed || mode(record) == Mode::Shadow);
-        self.first = records.first().copied();
-        self.more = records.get(1..).map_or_else(Vec::new, <[Record]>::to_vec);
+    /// The decision of any number of policies.
+    pub(crate) fn new(set: arc_swap::Guard<Arc<PolicySet>>, mut records: Records) -> Self {
+        records.sort_unstable_by_key(|record| record.ask.policy);
+        let allowed = records.iter().all(|record| record.answer.verdict == Verdict::Allowed || !record.ask.enforced);
+        let more = records.get(1..).map_or_else(Vec::new, <[Record]>::to_vec);
+        Self { set: SetRef(set), first: records.first().copied(), more, allowed, receipt_taken: false }
     }
 
     fn records(&self) -> impl Iterator<Item = &Record> {
@@ -87,8 +75,8 @@ impl Decision {
     }
 
     fn outcome<'d>(&'d self, record: &'d Record) -> Outcome<'d> {
-        let prepared = &self.set.0.policies[usize::from(record.policy)];
-        Outcome { policy: &prepared.policy, quota: prepared.quotas[usize::from(record.plan)], record }
+        let prepared = &self.set.0.policies[usize::from(record.ask.policy)];
+        Outcome { policy: &prepared.policy, quota: prepared.quotas[usize::from(record.ask.plan)], record }
     }
 
     /// The outcome that matters most: of the denials the one with the longest wait; where there are none, the one with
@@ -110,17 +98,17 @@ impl Decision {
     /// The proof of what was charged, for [`crate::Limiter::refund`] and [`crate::Limiter::settle`]. There is one, once:
     /// nothing where nothing was charged or where it was taken before.
     pub fn take_receipt(&mut self) -> Option<Receipt> {
-        let charged = self.records().filter(|record| record.charged > 0 && record.source == Source::Store);
+        let charged = self.records().filter(|record| record.answer.charged.cost > 0 && record.answer.source == Source::Store);
         let proof = |record: &Record| {
-            let prepared = &self.set().policies[usize::from(record.policy)];
+            let prepared = &self.set.0.policies[usize::from(record.ask.policy)];
             let Policy { name, algorithm, .. } = &*prepared.policy;
             Charged {
                 policy: name.clone(),
                 algorithm: *algorithm,
-                key: record.key,
-                terms: algorithm.terms(prepared.plan(record.plan)),
-                at: record.at,
-                cost: record.charged,
+                key: record.ask.key,
+                terms: algorithm.terms(prepared.plan(record.ask.plan)),
+                at: record.answer.charged.at,
+                cost: record.answer.charged.cost,
             }
         };
         let charges: Vec<Charged> = charged.map(proof).collect();
@@ -163,7 +151,7 @@ pub struct Outcome<'d> {
 impl<'d> Outcome<'d> {
     /// Whether this policy allowed the hit, or would have.
     pub fn is_allowed(&self) -> bool {
-        self.record.verdict == Verdict::Allowed
+        self.record.answer.verdict == Verdict::Allowed
     }
 
     /// Whether the policy only watches.
@@ -183,7 +171,7 @@ impl<'d> Outcome<'d> {
 
     /// The key, printable: unusual bytes are escaped, long ids are a digest.
     pub fn key(&self) -> impl fmt::Display + use<'d> {
-        self.record.key.display(self.policy.key.len())
+        self.record.ask.key.display(self.policy.key.len())
     }
 
     /// The quota in force for this key.
@@ -199,28 +187,28 @@ impl<'d> Outcome<'d> {
     /// How much of the limit is taken, this hit included if it was charged. Above the limit after a charge or after
     /// the limit was lowered.
     pub fn used(&self) -> u64 {
-        self.record.used
+        self.record.answer.used
     }
 
     /// What is left: so much, asked for now and alone, is allowed, and no more.
     pub fn remaining(&self) -> u64 {
-        self.record.limit.saturating_sub(self.record.used)
+        self.record.limit.saturating_sub(self.record.answer.used)
     }
 
     /// The cost that this policy weighed.
     pub fn cost(&self) -> u64 {
-        self.record.cost
+        self.record.ask.cost
     }
 
     /// The cost that was charged: 0 where the hit was denied, by this policy or another.
     pub fn charged(&self) -> u64 {
-        self.record.charged
+        self.record.answer.charged.cost
     }
 
     /// Waiting exactly this long succeeds if nobody else comes. Nothing where the hit was allowed, or where no wait
     /// helps because the cost is above the limit or the key is blocked.
     pub fn retry_after(&self) -> Option<Duration> {
-        match self.record.verdict {
+        match self.record.answer.verdict {
             Verdict::Denied { retry_after } => Some(Duration::from_micros(retry_after)),
             Verdict::Allowed | Verdict::Never => None,
         }
@@ -228,21 +216,21 @@ impl<'d> Outcome<'d> {
 
     /// Whether no wait would help.
     pub fn is_hopeless(&self) -> bool {
-        self.record.verdict == Verdict::Never
+        self.record.answer.verdict == Verdict::Never
     }
 
     /// How long until the key is as if it had never been seen, if nobody comes.
     pub fn reset_after(&self) -> Duration {
-        Duration::from_micros(self.record.reset_after)
+        Duration::from_micros(self.record.answer.reset_after)
     }
 
     /// Who answered.
     pub fn source(&self) -> Source {
-        self.record.source
+        self.record.answer.source
     }
 
     fn by_strictness(&self, other: &Self) -> Ordering {
-        let wait = |outcome: &Self| match outcome.record.verdict {
+        let wait = |outcome: &Self| match outcome.record.answer.verdict {
             Verdict::Allowed => 0,
             Verdict::Denied { retry_after } => retry_after,
             Verdict::Never => u64::MAX,
@@ -265,7 +253,7 @@ impl<'d> Outcome<'d> {
                     (true, true) => "would be allowed",
                     (true, false) => "would be denied",
                 };
-                match outcome.record.verdict {
+                match outcome.record.answer.verdict {
                     _ if limit == 0 => write!(f, "{verb}: policy `{policy}` blocks key `{key}`"),
                     Verdict::Allowed => {
                         let left = outcome.remaining();

@@ -13,9 +13,14 @@ use smallvec::SmallVec;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hit<'a> {
-    attributes: SmallVec<[(&'a str, &'a [u8]); 4]>,
+    /// Apart from the others: the only one of every simple hit, which so is made in registers.
+    first: Option<Attribute<'a>>,
+    more: SmallVec<[Attribute<'a>; 3]>,
     cost: u64,
 }
+
+/// Name and value.
+type Attribute<'a> = (&'a str, &'a [u8]);
 
 /// The attribute of a hit that is just a string.
 pub(crate) const KEY: &str = "key";
@@ -24,15 +29,21 @@ impl<'a> Hit<'a> {
     /// A hit without attributes that costs 1.
     #[inline]
     pub fn new() -> Self {
-        Self { attributes: SmallVec::new(), cost: 1 }
+        Self { first: None, more: SmallVec::new(), cost: 1 }
     }
 
     /// Adds an attribute: any bytes. Of two with one name the last one counts.
     #[inline]
     #[must_use]
     pub fn attribute(mut self, name: &'a str, value: &'a (impl AsRef<[u8]> + ?Sized)) -> Self {
-        self.attributes.retain(|(known, _)| *known != name);
-        self.attributes.push((name, value.as_ref()));
+        let attribute = (name, value.as_ref());
+        match self.first.iter_mut().chain(&mut self.more).find(|(known, _)| *known == name) {
+            Some(known) => *known = attribute,
+            None => match self.first {
+                None => self.first = Some(attribute),
+                Some(_) => self.more.push(attribute),
+            },
+        }
         self
     }
 
@@ -51,7 +62,7 @@ impl<'a> Hit<'a> {
     /// The value of an attribute.
     #[inline]
     pub fn get(&self, name: &str) -> Option<&'a [u8]> {
-        self.attributes.iter().find(|(known, _)| same(known, name)).map(|(_, value)| *value)
+        self.first.iter().chain(&self.more).find(|(known, _)| same(known, name)).map(|(_, value)| *value)
     }
 }
 
@@ -84,9 +95,7 @@ impl<'a> From<&'a String> for Hit<'a> {
 impl<'a> From<&'a [u8]> for Hit<'a> {
     #[inline]
     fn from(key: &'a [u8]) -> Self {
-        // In one piece: a push would keep the vector in memory, and this is the way of every simple check.
-        let none: (&str, &[u8]) = ("", &[]);
-        Self { attributes: SmallVec::from_buf_and_len([(KEY, key), none, none, none], 1), cost: 1 }
+        Self { first: Some((KEY, key)), more: SmallVec::new(), cost: 1 }
     }
 }
 

@@ -7,13 +7,13 @@ use parking_lot::Mutex;
 
 use crate::{
     Algorithm, Clock, Decision, Hit, Policy, Quota, Receipt, SystemClock,
-    algorithm::Verdict,
+    algorithm::{Charge, Verdict},
     error::ConfigError,
     key::Digester,
     receipt::Charged,
     set::{Making, PolicySet, Stance},
     store::{
-        Ask, Asks, Intent, Record, Records, Source,
+        Answer, Ask, Asks, Intent, Record, Records, Source,
         memory::{Amendment, Memory, Stale},
     },
 };
@@ -182,46 +182,40 @@ impl Limiter {
         self.inner.set.load().policies.iter().map(size).collect()
     }
 
-    #[inline(always)]
-    fn decide(&self, hit: &Hit<'_>, intent: Intent) -> Decision {
-        let mut decision = Decision::open(self.inner.set.load());
-        self.fill(&mut decision, hit, intent);
-        decision
-    }
-
-    /// The path of every hit, as one function into which everything that is common is inlined and which writes its
+    /// The path of every hit, as one function into which everything that is common is inlined, and which writes its
     /// answer where the caller wants it: copies cost more here than what is done to the values.
     #[inline(never)]
-    fn fill(&self, decision: &mut Decision, hit: &Hit<'_>, intent: Intent) {
+    fn decide(&self, hit: &Hit<'_>, intent: Intent) -> Decision {
         let Inner { set, memory, digester, .. } = &*self.inner;
         let now = self.now();
         loop {
-            if let Some(Stance::Decides(ask)) = decision.set().only_stance(hit, digester) {
-                if let Ok(record) = memory.decide_one(decision.set(), &ask, intent, now) {
-                    return decision.close_one(record, ask.enforced);
+            let set = set.load();
+            if let Some((prepared, Stance::Decides(ask))) = set.only_stance(hit, digester) {
+                let limit = prepared.plan(ask.plan).capacity;
+                if let Ok(answer) = memory.decide_one(prepared, ask, intent, now) {
+                    return Decision::one(set, Record { ask, limit, answer });
                 }
-            } else if let Ok(records) = self.decide_all(decision.set(), hit, intent, now) {
-                return decision.close(records);
+            } else if let Ok(records) = self.decide_all(&set, hit, intent, now) {
+                return Decision::new(set, records);
             }
             // The set was replaced under us, and by now is there to be loaded.
-            *decision = Decision::open(set.load());
         }
     }
 
     #[inline(never)]
     fn decide_all(&self, set: &PolicySet, hit: &Hit<'_>, intent: Intent, now: u64) -> Result<Records, Stale> {
         let mut asks = Asks::new();
-        let mut blocked = Asks::new();
+        let mut blocking = Asks::new();
         for stance in set.stances(hit, &self.inner.digester) {
             match stance {
                 Stance::Decides(ask) => asks.push(ask),
-                Stance::Blocks(ask) => blocked.push(ask),
+                Stance::Blocks(ask) => blocking.push(ask),
                 Stance::Silent => {}
             }
         }
-        let barred = blocked.iter().any(|ask| ask.enforced);
+        let barred = blocking.iter().any(|ask| ask.enforced);
         let mut records = self.inner.memory.decide(set, &asks, intent, barred, now)?;
-        records.extend(blocked.iter().map(blocked_record));
+        records.extend(blocking.iter().map(blocked));
         Ok(records)
     }
 
@@ -236,13 +230,11 @@ impl Limiter {
             }
         }
         loop {
-            let mut decision = Decision::open(set.load());
-            let set = decision.set();
+            let set = set.load();
             let mut asks: Asks = receipt.charges.iter().filter_map(|charged| set.ask(charged)).collect();
             asks.sort_by_key(|ask| set.policies[usize::from(ask.policy)].table.made());
-            if let Ok(records) = memory.decide(set, &asks, Intent::Peek, false, now) {
-                decision.close(records);
-                return decision;
+            if let Ok(records) = memory.decide(&set, &asks, Intent::Peek, false, now) {
+                return Decision::new(set, records);
             }
         }
     }
@@ -283,21 +275,10 @@ impl Time {
 }
 
 /// The answer of a policy that blocks the key.
-fn blocked_record(ask: &Ask) -> Record {
-    let &Ask { key, policy, plan, cost, .. } = ask;
-    Record {
-        key,
-        policy,
-        plan,
-        source: Source::Store,
-        verdict: Verdict::Never,
-        limit: 0,
-        used: 0,
-        reset_after: 0,
-        cost,
-        charged: 0,
-        at: 0,
-    }
+fn blocked(ask: &Ask) -> Record {
+    let charged = Charge { at: 0, cost: 0 };
+    let answer = Answer { verdict: Verdict::Never, source: Source::Store, used: 0, reset_after: 0, charged };
+    Record { ask: *ask, limit: 0, answer }
 }
 
 impl fmt::Debug for Limiter {

@@ -85,9 +85,9 @@ impl PolicySet {
 
     /// What the policy has to say to `hit`, if it is the only one.
     #[inline(always)]
-    pub(crate) fn only_stance(&self, hit: &Hit<'_>, digester: &Digester) -> Option<Stance> {
+    pub(crate) fn only_stance(&self, hit: &Hit<'_>, digester: &Digester) -> Option<(&Prepared, Stance)> {
         match self.policies.as_slice() {
-            [only] => Some(only.stance(0, hit, digester)),
+            [only] => Some((only, only.stance(0, hit, digester))),
             _ => None,
         }
     }
@@ -180,8 +180,8 @@ impl Prepared {
 
     /// The index of the quota that a key is under.
     pub(crate) fn plan_of(&self, key: &Key) -> u16 {
-        match self.overrides.get(key) {
-            Some(Treatment::Plan(plan)) => *plan,
+        match self.treatment(*key) {
+            Some(Treatment::Plan(plan)) => plan,
             _ => self.current,
         }
     }
@@ -207,13 +207,19 @@ impl Prepared {
         self.treat(index, key, self.policy.weigh(hit.total()))
     }
 
+    /// By value: a key that is pointed to has to be put into memory.
+    #[inline(never)]
+    fn treatment(&self, key: Key) -> Option<Treatment> {
+        self.overrides.get(&key).copied()
+    }
+
     #[inline(always)]
     fn treat(&self, index: u16, key: Key, cost: u64) -> Stance {
-        let treatment = if self.overrides.is_empty() { None } else { self.overrides.get(&key) };
+        let treatment = if self.overrides.is_empty() { None } else { self.treatment(key) };
         let ask = |plan| Ask { key, policy: index, plan, cost, enforced: self.policy.mode == Mode::Enforce };
         match treatment {
             None => Stance::Decides(ask(self.current)),
-            Some(Treatment::Plan(plan)) => Stance::Decides(ask(*plan)),
+            Some(Treatment::Plan(plan)) => Stance::Decides(ask(plan)),
             Some(Treatment::Unlimited) => Stance::Silent,
             Some(Treatment::Blocked) => Stance::Blocks(ask(self.current)),
         }

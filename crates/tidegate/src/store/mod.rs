@@ -5,7 +5,10 @@ pub(crate) mod memory;
 
 use smallvec::SmallVec;
 
-use crate::{algorithm::Verdict, key::Key};
+use crate::{
+    algorithm::{Charge, Verdict},
+    key::Key,
+};
 
 /// What one policy is asked about one hit.
 #[derive(Clone, Copy, Debug)]
@@ -32,13 +35,13 @@ pub(crate) enum Intent {
 impl Intent {
     /// Whether a policy is charged. `admitted`: all enforced policies allow.
     #[inline]
-    pub(crate) fn charges(self, ask: &Ask, verdict: Verdict, admitted: bool) -> bool {
+    pub(crate) fn charges(self, cost: u64, verdict: Verdict, admitted: bool) -> bool {
         let charges = match self {
             Self::Check => admitted && verdict == Verdict::Allowed,
             Self::Peek => false,
             Self::Charge => true,
         };
-        charges && ask.cost > 0
+        charges && cost > 0
     }
 }
 
@@ -52,23 +55,25 @@ pub enum Source {
     Overflow,
 }
 
-/// What one policy answered.
+/// What a store answers to an ask.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Record {
-    pub(crate) key: Key,
-    pub(crate) policy: u16,
-    pub(crate) plan: u16,
-    pub(crate) source: Source,
+pub(crate) struct Answer {
     pub(crate) verdict: Verdict,
-    /// 0: the key is blocked.
-    pub(crate) limit: u64,
+    pub(crate) source: Source,
     /// After this hit, if it was charged.
     pub(crate) used: u64,
     pub(crate) reset_after: u64,
-    pub(crate) cost: u64,
-    /// What was charged, and when; 0 if nothing was.
-    pub(crate) charged: u64,
-    pub(crate) at: u64,
+    /// A cost of 0 if nothing was charged.
+    pub(crate) charged: Charge,
+}
+
+/// What one policy was asked and answered.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Record {
+    pub(crate) ask: Ask,
+    /// 0: the key is blocked.
+    pub(crate) limit: u64,
+    pub(crate) answer: Answer,
 }
 
 /// The asks of one hit, and what was answered to them.

@@ -13,11 +13,12 @@ use smallvec::SmallVec;
 pub(crate) use self::ledger::Ledger;
 pub(crate) use self::shards::Stale;
 use self::shards::{Shards, Slot};
-use super::{Ask, Intent, Record, Records};
+use super::{Answer, Ask, Intent, Record, Records};
 use crate::{
     Algorithm,
     algorithm::{Evaluation, Verdict, registry},
-    set::PolicySet,
+    key::Key,
+    set::{PolicySet, Prepared},
 };
 
 /// Decides by the tables of a policy set.
@@ -50,13 +51,13 @@ impl Memory {
         Self { seed: Seed::default(), ledger: Ledger::new(max_keys) }
     }
 
-    /// Answers one ask.
+    /// Answers the ask of the policy that is the only one to apply.
     ///
     /// # Errors
     /// When the set has been replaced and states are already under a newer one: ask again with that.
     #[inline(always)]
-    pub(crate) fn decide_one(&self, set: &PolicySet, ask: &Ask, intent: Intent, now: u64) -> Result<Record, Stale> {
-        set.policies[usize::from(ask.policy)].table.decide(self, set, ask, intent, now)
+    pub(crate) fn decide_one(&self, prepared: &Prepared, ask: Ask, intent: Intent, now: u64) -> Result<Answer, Stale> {
+        prepared.table.decide(&self.seed, prepared, ask, intent, now)
     }
 
     /// Answers `asks`, which are in the order of their tables' making: all are charged if all enforced policies allow,
@@ -69,25 +70,29 @@ impl Memory {
         let mut evaluations: SmallVec<[Evaluation; 4]> = SmallVec::new();
         let mut admitted = !barred;
         for ask in asks {
-            let slot = set.policies[usize::from(ask.policy)].table.lock(self, set, ask, now)?;
+            let slot = set.policies[usize::from(ask.policy)].lock(&self.seed, ask, now)?;
             let evaluation = slot.evaluate();
             admitted &= !ask.enforced || evaluation.verdict == Verdict::Allowed;
             evaluations.push(evaluation);
             slots.push(slot);
         }
-        Ok(slots.iter_mut().zip(evaluations).map(|(slot, evaluation)| slot.finish(evaluation, intent, admitted)).collect())
+        let record = |((slot, evaluation), ask): ((&mut AnySlot<'_>, Evaluation), &Ask)| {
+            let limit = set.policies[usize::from(ask.policy)].plan(ask.plan).capacity;
+            Record { ask: *ask, limit, answer: slot.finish(evaluation, intent, admitted) }
+        };
+        Ok(slots.iter_mut().zip(evaluations).zip(asks).map(record).collect())
     }
 
     /// Amends one key.
     pub(crate) fn amend(&self, set: &PolicySet, ask: &Ask, amendment: &Amendment, now: u64) -> Result<(), Stale> {
-        set.policies[usize::from(ask.policy)].table.lock(self, set, ask, now).map(|mut slot| slot.amend(amendment))
+        set.policies[usize::from(ask.policy)].lock(&self.seed, ask, now).map(|mut slot| slot.amend(amendment))
     }
 
     /// Forgets a key, and refuses the receipts it has given out.
     pub(crate) fn reset(&self, set: &PolicySet, ask: &Ask, now: u64) {
         let table = &set.policies[usize::from(ask.policy)].table;
         self.ledger.void(table.made(), ask.key, set.forgotten_at(now), now);
-        table.remove(self, ask);
+        table.remove(&self.seed, &ask.key);
     }
 }
 
@@ -126,21 +131,24 @@ macro_rules! tables {
             }
 
             #[inline(always)]
-            fn decide(&self, memory: &Memory, set: &PolicySet, ask: &Ask, intent: Intent, now: u64) -> Result<Record, Stale> {
+            fn decide(&self, seed: &Seed, prepared: &Prepared, ask: Ask, intent: Intent, now: u64) -> Result<Answer, Stale> {
                 match self {
-                    $(Self::$variant(shards) => shards.decide(&memory.seed, set, ask, intent, now),)*
+                    $(Self::$variant(shards) => shards.decide(seed, prepared, ask, intent, now),)*
                 }
             }
 
-            fn lock<'a>(&'a self, memory: &'a Memory, set: &'a PolicySet, ask: &'a Ask, now: u64) -> Result<AnySlot<'a>, Stale> {
+            fn remove(&self, seed: &Seed, key: &Key) {
                 match self {
-                    $(Self::$variant(shards) => shards.lock(&memory.seed, set, ask, now).map(AnySlot::$variant),)*
+                    $(Self::$variant(shards) => shards.remove(seed.hash(key.words()), key),)*
                 }
             }
+        }
 
-            fn remove(&self, memory: &Memory, ask: &Ask) {
-                match self {
-                    $(Self::$variant(shards) => shards.remove(memory.seed.hash(ask.key.words()), &ask.key),)*
+        impl Prepared {
+            /// Locks the place of the ask's key.
+            fn lock<'a>(&'a self, seed: &'a Seed, ask: &'a Ask, now: u64) -> Result<AnySlot<'a>, Stale> {
+                match &self.table {
+                    $(Table::$variant(shards) => shards.lock(seed, self, ask, now).map(AnySlot::$variant),)*
                 }
             }
         }
@@ -152,7 +160,7 @@ macro_rules! tables {
                 }
             }
 
-            fn finish(&mut self, evaluation: Evaluation, intent: Intent, admitted: bool) -> Record {
+            fn finish(&mut self, evaluation: Evaluation, intent: Intent, admitted: bool) -> Answer {
                 match self {
                     $(Self::$variant(slot) => slot.finish(evaluation, intent, admitted),)*
                 }

@@ -12,10 +12,10 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::{Amendment, Seed};
 use crate::{
-    algorithm::{Evaluation, Plan, State},
+    algorithm::{Charge, Evaluation, Plan, State},
     key::Key,
-    set::{PolicySet, Prepared},
-    store::{Ask, Intent, Record, Source},
+    set::Prepared,
+    store::{Answer, Ask, Intent, Source},
 };
 
 /// The set that asked is older than the states it asks for.
@@ -79,7 +79,7 @@ impl<S: State> Entry<S> {
     }
 
     #[inline]
-    fn is_of(&self, key: &Key) -> bool {
+    fn is_of(&self, key: Key) -> bool {
         let [[a, b, c], [x, y, z]] = [self.words, key.words()];
         (a ^ x) | (b ^ y) | (c ^ z) << (64 - PLAN_SHIFT) == 0
     }
@@ -121,41 +121,48 @@ impl<S: State> Shards<S> {
 
     /// Answers one ask. The usual case, a key that is kept under the quota in force, is decided in place.
     #[inline(always)]
-    pub(super) fn decide(&self, seed: &Seed, set: &PolicySet, ask: &Ask, intent: Intent, now: u64) -> Result<Record, Stale> {
+    pub(super) fn decide(&self, seed: &Seed, prepared: &Prepared, ask: Ask, intent: Intent, now: u64) -> Result<Answer, Stale> {
         let hash = seed.hash(ask.key.words());
         let mut shard = self.shard(hash).lock();
-        match shard.table.find_mut(hash, |entry| entry.is_of(&ask.key)) {
+        match shard.table.find_mut(hash, |entry| entry.is_of(ask.key)) {
             Some(entry) if entry.plan() == ask.plan => {
-                let plan = set.policies[usize::from(ask.policy)].plan(ask.plan);
+                let plan = prepared.plan(ask.plan);
                 let evaluation = entry.state.evaluate(plan, now, ask.cost);
-                let answer = Answer { ask, plan, now, evaluation, source: Source::Store };
-                Ok(if intent.charges(ask, evaluation.verdict, true) {
-                    answer.charge(&mut entry.state, intent)
-                } else {
-                    answer.tell(&entry.state)
-                })
+                let question = Question { cost: ask.cost, plan, now, source: Source::Store, evaluation };
+                let charges = intent.charges(ask.cost, evaluation.verdict, true);
+                Ok(if charges { question.charge(&mut entry.state, intent) } else { question.tell(&entry.state) })
             }
             _ => {
                 drop(shard);
-                self.decide_in_slot(seed, set, ask, intent, now)
+                // Taken apart and put together again: an answer that another function writes has to be in memory, and
+                // then so would the usual one be.
+                let Answer { verdict, source, used, reset_after, charged } =
+                    self.decide_in_slot(seed, prepared, ask, intent, now)?;
+                Ok(Answer { verdict, source, used, reset_after, charged })
             }
         }
     }
 
     #[cold]
-    fn decide_in_slot(&self, seed: &Seed, set: &PolicySet, ask: &Ask, intent: Intent, now: u64) -> Result<Record, Stale> {
-        let mut slot = self.lock(seed, set, ask, now)?;
+    #[inline(never)]
+    fn decide_in_slot(&self, seed: &Seed, prepared: &Prepared, ask: Ask, intent: Intent, now: u64) -> Result<Answer, Stale> {
+        let mut slot = self.lock(seed, prepared, &ask, now)?;
         let evaluation = slot.evaluate();
         Ok(slot.finish(evaluation, intent, true))
     }
 
     /// Locks the place of the ask's key.
     #[inline]
-    pub(super) fn lock<'a>(&'a self, seed: &'a Seed, set: &'a PolicySet, ask: &'a Ask, now: u64) -> Result<Slot<'a, S>, Stale> {
-        let prepared = &set.policies[usize::from(ask.policy)];
+    pub(super) fn lock<'a>(
+        &'a self,
+        seed: &'a Seed,
+        prepared: &'a Prepared,
+        ask: &'a Ask,
+        now: u64,
+    ) -> Result<Slot<'a, S>, Stale> {
         let hash = seed.hash(ask.key.words());
         let shard = self.shard(hash).lock();
-        let place = match shard.table.find_bucket_index(hash, |entry| entry.is_of(&ask.key)) {
+        let place = match shard.table.find_bucket_index(hash, |entry| entry.is_of(ask.key)) {
             Some(index) => match shard.table.get_bucket(index).expect("just found").read(prepared, ask.plan, now)? {
                 Cow::Borrowed(_) => Place::Kept(index),
                 Cow::Owned(state) => Place::Converted(index, state),
@@ -186,7 +193,7 @@ impl<S: State> Shards<S> {
 
     pub(super) fn remove(&self, hash: u64, key: &Key) {
         let mut shard = self.shard(hash).lock();
-        if let Ok(entry) = shard.table.find_entry(hash, |entry| entry.is_of(key)) {
+        if let Ok(entry) = shard.table.find_entry(hash, |entry| entry.is_of(*key)) {
             entry.remove();
             self.keys.fetch_sub(1, Relaxed);
         }
@@ -296,13 +303,13 @@ impl<S: State> Slot<'_, S> {
     }
 
     /// Charges if it is to be charged, and says how the key stands then. `admitted`: all enforced policies allow.
-    pub(super) fn finish(&mut self, evaluation: Evaluation, intent: Intent, admitted: bool) -> Record {
+    pub(super) fn finish(&mut self, evaluation: Evaluation, intent: Intent, admitted: bool) -> Answer {
         let source = if matches!(self.place, Place::Overflow(_)) { Source::Overflow } else { Source::Store };
-        let answer = Answer { ask: self.ask, plan: self.plan, now: self.now, evaluation, source };
-        if intent.charges(self.ask, evaluation.verdict, admitted) {
-            self.update(|state| answer.charge(state, intent))
+        let question = Question { cost: self.ask.cost, plan: self.plan, now: self.now, source, evaluation };
+        if intent.charges(self.ask.cost, evaluation.verdict, admitted) {
+            self.update(|state| question.charge(state, intent))
         } else {
-            answer.tell(self.state())
+            question.tell(self.state())
         }
     }
 
@@ -361,46 +368,33 @@ impl<S: State> Slot<'_, S> {
     }
 }
 
-/// What makes a record, but for the state.
-struct Answer<'a> {
-    ask: &'a Ask,
+/// An ask at its time and under its quota.
+struct Question<'a> {
+    cost: u64,
     plan: &'a Plan,
     now: u64,
-    evaluation: Evaluation,
     source: Source,
+    evaluation: Evaluation,
 }
 
-impl Answer<'_> {
-    /// Charges the hit.
+impl Question<'_> {
+    /// Charges the hit, and says how the key stands then.
     #[inline(always)]
-    fn charge<S: State>(mut self, state: &mut S, intent: Intent) -> Record {
-        let charged = state.commit(self.plan, self.now, self.ask.cost);
+    fn charge<S: State>(mut self, state: &mut S, intent: Intent) -> Answer {
+        let charged = state.commit(self.plan, self.now, self.cost);
         self.evaluation = match intent {
             Intent::Charge => state.evaluate(self.plan, self.now, 0),
             _ => Evaluation { used: self.evaluation.used + charged.cost, ..self.evaluation },
         };
-        Record { charged: charged.cost, at: charged.at, ..self.tell(state) }
+        Answer { charged, ..self.tell(state) }
     }
 
     /// Says how the key stands.
     #[inline(always)]
-    fn tell<S: State>(&self, state: &S) -> Record {
-        let Ask { key, policy, plan, cost, .. } = *self.ask;
+    fn tell<S: State>(&self, state: &S) -> Answer {
         let Evaluation { used, verdict } = self.evaluation;
         let reset_after = state.reset_after(self.plan, self.now);
-        Record {
-            key,
-            policy,
-            plan,
-            source: self.source,
-            verdict,
-            limit: self.plan.capacity,
-            used,
-            reset_after,
-            cost,
-            charged: 0,
-            at: 0,
-        }
+        Answer { verdict, source: self.source, used, reset_after, charged: Charge { at: 0, cost: 0 } }
     }
 }
 
