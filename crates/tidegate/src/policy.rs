@@ -313,6 +313,7 @@ impl Policy {
     /// Whether every condition holds for `hit`.
     #[inline]
     pub(crate) fn matches(&self, hit: &Hit<'_>) -> bool {
-        self.conditions.iter().all(|(attribute, condition)| hit.get(attribute).is_some_and(|value| condition.holds(value)))
+        let holds = |(attribute, condition): &(String, Condition)| hit.get(attribute).is_some_and(|value| condition.holds(value));
+        self.conditions.is_empty() || self.conditions.iter().all(holds)
     }
 }

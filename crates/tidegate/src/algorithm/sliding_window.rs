@@ -35,6 +35,15 @@ struct Grain {
     end: u64,
 }
 
+impl Plan {
+    /// Whether two times, the second not before the first, fall in one grain.
+    #[inline]
+    fn one_grain(&self, first: u64, second: u64) -> bool {
+        // Mostly the first comparison says it, without a division.
+        first == second || (second - first < self.grain && first / self.grain == second / self.grain)
+    }
+}
+
 impl Older {
     /// The cost of the first `n` grains.
     fn cost(&self, n: usize) -> u64 {
@@ -74,6 +83,20 @@ impl Grains {
         }
     }
 
+    /// Drops what no longer counts and opens a grain, empty as yet, unless the newest is the one for `now`.
+    #[inline(never)]
+    fn make_room(&mut self, plan: &Plan, now: u64, effective: Option<u64>) {
+        let Some(at) = effective else {
+            *self = Self { newest: now, ..Self::default() };
+            return;
+        };
+        self.purge(self.expired(plan, at));
+        if !plan.one_grain(self.newest, at) {
+            let older = self.older.get_or_insert_default();
+            older.grains.push_back(Grain { time: self.newest, end: older.base.wrapping_add(self.used) });
+        }
+    }
+
     /// Drops the first `n` of the older grains.
     fn purge(&mut self, n: usize) {
         let Some(older) = self.older.as_mut().filter(|_| n > 0) else { return };
@@ -110,21 +133,16 @@ impl State for Grains {
 
     #[inline]
     fn commit(&mut self, plan: &Plan, now: u64, cost: u64) -> Charge {
-        let Some(at) = self.effective(plan, now) else {
-            let cost = cost.min(Quota::MAX);
-            *self = Self { used: cost, oldest: now, newest: now, older: None };
-            return Charge { at: now, cost };
-        };
-        self.purge(self.expired(plan, at));
-        if at - self.newest >= plan.grain || at / plan.grain != self.newest / plan.grain {
-            let older = self.older.get_or_insert_default();
-            older.grains.push_back(Grain { time: self.newest, end: older.base.wrapping_add(self.used) });
+        match self.effective(plan, now) {
+            Some(at) if self.expired(plan, at) == 0 && plan.one_grain(self.newest, at) => {}
+            effective => self.make_room(plan, now, effective),
         }
+        let at = now.max(self.newest);
+        let cost = cost.min(Quota::MAX - self.used);
         if self.older.is_none() {
             self.oldest = at;
         }
         self.newest = at;
-        let cost = cost.min(Quota::MAX - self.used);
         self.used += cost;
         Charge { at, cost }
     }
@@ -142,7 +160,7 @@ impl State for Grains {
         let Some(older) = older.filter(|older| index < older.grains.len()) else {
             // Only the newest is left to have it.
             let own = self.used - self.older.as_ref().map_or(0, |older| older.cost(older.grains.len()));
-            if at <= self.newest && at / plan.grain == self.newest / plan.grain {
+            if at <= self.newest && plan.one_grain(at, self.newest) {
                 self.used -= amount.min(own);
                 if amount >= own {
                     self.drop_newest();
@@ -151,7 +169,7 @@ impl State for Grains {
             return;
         };
         let found = older.grains[index].time;
-        if at / plan.grain != found / plan.grain {
+        if !plan.one_grain(at, found) {
             return;
         }
         let own = older.cost(index + 1) - older.cost(index);

@@ -24,7 +24,7 @@ pub(crate) struct Stale;
 
 pub(crate) struct Shards<S> {
     pub(super) made: u64,
-    shards: Box<[Mutex<Shard<S>>]>,
+    shards: Box<[Aligned<Mutex<Shard<S>>>]>,
     keys: AtomicUsize,
     max_keys: usize,
     /// Shared by fresh keys when there is no room. Locked after the shard, before the next table's.
@@ -33,6 +33,8 @@ pub(crate) struct Shards<S> {
 
 /// On a cache line of its own, so that neighbours do not disturb each other.
 #[repr(align(64))]
+struct Aligned<T>(T);
+
 struct Shard<S> {
     table: HashTable<Entry<S>>,
     /// The bucket that the next sweep looks at.
@@ -112,7 +114,7 @@ impl<S: State> Shards<S> {
         let overflow = Entry { words: Key::EMPTY.words(), state: S::default() };
         Self {
             made: MADE.fetch_add(1, Relaxed),
-            shards: (0..shards).map(|_| Mutex::new(Shard { table: HashTable::new(), cursor: 0 })).collect(),
+            shards: (0..shards).map(|_| Aligned(Mutex::new(Shard { table: HashTable::new(), cursor: 0 }))).collect(),
             keys: AtomicUsize::new(0),
             max_keys: max_keys.max(1),
             overflow: Mutex::new(overflow),
@@ -202,7 +204,7 @@ impl<S: State> Shards<S> {
     /// Keys held, and an estimate of their bytes. Looks at every key.
     pub(super) fn size(&self) -> (usize, usize) {
         let mut bytes = size_of_val(&*self.shards);
-        for shard in &self.shards {
+        for Aligned(shard) in &self.shards {
             let shard = shard.lock();
             bytes += shard.table.allocation_size() + shard.table.iter().map(|entry| entry.state.heap_bytes()).sum::<usize>();
         }
@@ -212,7 +214,7 @@ impl<S: State> Shards<S> {
     #[inline]
     fn shard(&self, hash: u64) -> &Mutex<Shard<S>> {
         // Not the bits that the table itself goes by: the lowest and the highest.
-        &self.shards[(hash >> 32) as usize & (self.shards.len() - 1)]
+        &self.shards[(hash >> 32) as usize & (self.shards.len() - 1)].0
     }
 }
 
