@@ -191,7 +191,7 @@ pub(crate) use token_bucket::Bucket;
 
 macro_rules! algorithms {
     ($($(#[$doc:meta])* $variant:ident $name:literal $state:ty,)*) => {
-        /// How a quota is enforced. [The README](https://docs.rs/tidegate) compares them in one table.
+        /// How a quota is enforced; the [guide](crate#which-algorithm) compares them.
         ///
         /// ```
         /// use tidegate::Algorithm;
