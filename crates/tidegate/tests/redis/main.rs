@@ -2,9 +2,12 @@
 //! decisions, used, waits and resets, to the microsecond.
 #![allow(clippy::unwrap_used)]
 
+#[allow(dead_code, reason = "shared with the test of the vectors themselves, which reads more of it")]
+#[path = "../vectors/format.rs"]
+mod format;
 mod server;
 
-use std::{cell::RefCell, time::Duration};
+use std::{cell::RefCell, fs, time::Duration};
 
 use proptest::{
     prelude::*,
@@ -12,7 +15,7 @@ use proptest::{
 };
 use tidegate::{Algorithm, Clock, Decision, Hit, Limiter, ManualClock, Outcome, Policy, Quota, Receipt};
 
-use crate::server::Server;
+use crate::{format::Action, server::Server};
 
 /// The algorithms that have a twin.
 const TWINS: [Algorithm; 2] = [Algorithm::SlidingLog, Algorithm::Gcra];
@@ -33,8 +36,8 @@ enum Step {
     Check(u64),
     Peek(u64),
     Charge(u64),
-    /// Of the receipts so far, the one at this index modulo their number.
-    Refund(usize),
+    /// Present the receipt at this index, modulo their number, and the cost that turned out.
+    Settle(usize, u64),
     Reset,
     Reconfigure(Quota),
     Advance(u64),
@@ -52,7 +55,8 @@ fn step(window: u64) -> impl Strategy<Value = Step> {
         2 => (0..50u64).prop_map(Step::Check),
         2 => (0..50u64).prop_map(Step::Peek),
         1 => (0..80u64).prop_map(Step::Charge),
-        2 => any::<usize>().prop_map(Step::Refund),
+        2 => (any::<usize>(), Just(0)).prop_map(|(which, actual)| Step::Settle(which, actual)),
+        1 => (any::<usize>(), 0..9u64).prop_map(|(which, actual)| Step::Settle(which, actual)),
         1 => Just(Step::Reset),
         1 => quota().prop_map(Step::Reconfigure),
         4 => (0..3u64).prop_map(Step::Advance),
@@ -78,14 +82,26 @@ struct Twins<'s> {
     clock: ManualClock,
     now: u64,
     policies: Vec<(Algorithm, Quota)>,
-    receipts: Vec<(Receipt, Vec<Charged>)>,
+    proofs: Vec<Proof>,
     reset_at: u64,
     /// When each policy's quota came into force.
     since: [u64; 3],
 }
 
-/// What Redis says it charged: policy, time, cost.
-type Charged = (usize, u64, u64);
+/// A receipt, as text because it may be presented again, and what Redis says it has charged.
+struct Proof {
+    receipt: String,
+    charges: Vec<Charged>,
+    used: bool,
+}
+
+struct Charged {
+    index: usize,
+    terms: (u64, u64),
+    at: u64,
+    cost: u64,
+}
+
 /// wait, used, reset_after, charged, at.
 type Reply = (i64, u64, u64, u64, u64);
 
@@ -105,7 +121,7 @@ impl<'s> Twins<'s> {
             now: clock.epoch_micros(),
             clock,
             policies,
-            receipts: Vec::new(),
+            proofs: Vec::new(),
             reset_at: 0,
             since: [0; 3],
         };
@@ -124,21 +140,27 @@ impl<'s> Twins<'s> {
         self.policies.iter().enumerate().map(policy).collect()
     }
 
+    /// Window, capacity and interval.
+    fn plan(&self, index: usize) -> [u64; 3] {
+        let (_, quota) = self.policies[index];
+        let window = quota.window().as_micros() as u64;
+        [window, quota.burst_size().unwrap_or(quota.limit()), window.div_ceil(quota.limit())]
+    }
+
+    /// What the numbers of a charge are in.
+    fn terms(&self, index: usize) -> (u64, u64) {
+        let [window, capacity, interval] = self.plan(index);
+        if self.policies[index].0 == Algorithm::Gcra { (interval, capacity) } else { (window, 0) }
+    }
+
     fn ask_redis(&mut self, indices: &[usize], intent: &str, cost: u64, at: u64) -> Vec<Reply> {
         let mut call = self.script.prepare_invoke();
         call.arg(self.now).arg(intent).arg(600_000);
         for index in indices {
-            let (algorithm, quota) = self.policies[*index];
-            let window = quota.window().as_micros() as u64;
+            let [window, capacity, interval] = self.plan(*index);
             let mode = if *index == 2 { "shadow" } else { "enforce" };
-            call.key(name(*index));
-            call.arg(algorithm.name())
-                .arg(mode)
-                .arg(cost)
-                .arg(quota.limit())
-                .arg(window)
-                .arg(window.div_ceil(quota.limit()))
-                .arg(self.since[*index]);
+            call.key(name(*index)).arg(self.policies[*index].0.name()).arg(mode).arg(cost);
+            call.arg(capacity).arg(window).arg(interval).arg(self.since[*index]);
         }
         call.arg(at).invoke(&mut self.server.connection).unwrap()
     }
@@ -158,7 +180,8 @@ impl<'s> Twins<'s> {
         compare(&decision, &replies)?;
         if let Some(receipt) = decision.take_receipt() {
             let charged = replies.iter().enumerate().filter(|(_, reply)| reply.3 > 0);
-            self.receipts.push((receipt, charged.map(|(index, reply)| (index, reply.4, reply.3)).collect()));
+            let charged = charged.map(|(index, reply)| Charged { index, terms: self.terms(index), at: reply.4, cost: reply.3 });
+            self.proofs.push(Proof { receipt: receipt.to_string(), charges: charged.collect(), used: false });
         }
         Ok(())
     }
@@ -168,15 +191,9 @@ impl<'s> Twins<'s> {
             Step::Check(cost) => self.decide("check", *cost),
             Step::Peek(cost) => self.decide("peek", *cost),
             Step::Charge(cost) => self.decide("charge", *cost),
-            Step::Refund(which) if self.receipts.is_empty() => self.decide("peek", *which as u64 % 3),
-            Step::Refund(which) => {
-                let (receipt, charges) = self.receipts.swap_remove(which % self.receipts.len());
-                let reset_at = self.reset_at;
-                // What was charged up to a reset is void.
-                for (index, at, cost) in charges.into_iter().filter(|(_, at, _)| *at > reset_at) {
-                    self.ask_redis(&[index], "refund", cost, at);
-                }
-                let _ = self.limiter.refund(receipt);
+            Step::Settle(..) if self.proofs.is_empty() => self.decide("peek", 0),
+            Step::Settle(which, actual) => {
+                self.settle(which % self.proofs.len(), *actual);
                 self.decide("peek", 0)
             }
             Step::Reset => {
@@ -192,11 +209,7 @@ impl<'s> Twins<'s> {
                 let old = std::mem::replace(&mut self.policies[0].1, *quota);
                 match self.limiter.configure(self.policies()) {
                     Ok(()) if old == *quota => {}
-                    Ok(()) => {
-                        self.since[0] = self.now;
-                        // Receipts in other terms give nothing back.
-                        self.receipts.clear();
-                    }
+                    Ok(()) => self.since[0] = self.now,
                     Err(_) => self.policies[0].1 = old,
                 }
                 self.decide("peek", 0)
@@ -204,6 +217,24 @@ impl<'s> Twins<'s> {
             Step::Advance(by) => self.move_to(self.now + by),
             Step::Rewind(by) => self.move_to(self.now - by),
         }
+    }
+
+    /// Presents a receipt: on Redis by what the laws say of it, in memory by its text.
+    fn settle(&mut self, which: usize, actual: u64) {
+        let Proof { receipt, charges, used } = &mut self.proofs[which];
+        let receipt: Receipt = receipt.parse().unwrap();
+        // A receipt works once.
+        let charges = if std::mem::replace(used, true) { Vec::new() } else { std::mem::take(charges) };
+        for Charged { index, terms, at, cost } in charges {
+            if at <= self.reset_at {
+                // Void.
+            } else if actual > cost {
+                self.ask_redis(&[index], "charge", actual - cost, 0);
+            } else if terms == self.terms(index) {
+                self.ask_redis(&[index], "refund", cost - actual, at);
+            }
+        }
+        let _ = if actual == 0 { self.limiter.refund(receipt) } else { self.limiter.settle(receipt, actual) };
     }
 
     fn move_to(&mut self, now: u64) -> Result<(), TestCaseError> {
@@ -245,6 +276,35 @@ fn random_traces_agree_on_memory_and_redis() {
     });
     if let Err(failure) = outcome {
         panic!("{failure}");
+    }
+}
+
+#[test]
+fn vectors_hold_on_redis() {
+    let mut server = Server::start();
+    for algorithm in TWINS {
+        let path = format!("{}/src/algorithm/{}.toml", env!("CARGO_MANIFEST_DIR"), algorithm.name().replace('-', "_"));
+        for case in format::parse(&fs::read_to_string(path).unwrap()).unwrap().cases {
+            let mut twins = Twins::new(&mut server, vec![(algorithm, case.quota.parse().unwrap())]).unwrap();
+            // Proofs are in the order of the steps that gave them.
+            let mut gave = Vec::new();
+            for (index, vector) in case.steps.iter().enumerate() {
+                let proof = |step: &usize| gave.iter().position(|gave| gave == step).unwrap();
+                let step = match &vector.action {
+                    Action::Check { cost } => Step::Check(*cost),
+                    Action::Peek { cost } => Step::Peek(*cost),
+                    Action::Charge { cost } => Step::Charge(*cost),
+                    Action::Refund { step } => Step::Settle(proof(step), 0),
+                    Action::Settle { step, actual } => Step::Settle(proof(step), *actual),
+                    Action::Reconfigure { quota } => Step::Reconfigure(quota.parse().unwrap()),
+                    Action::Forget => Step::Reset,
+                };
+                let before = twins.proofs.len();
+                let done = twins.move_to(vector.epoch_micros()).and_then(|()| twins.take(&step));
+                done.unwrap_or_else(|differ| panic!("{algorithm}, case `{}`, step {index}: {differ}", case.name));
+                gave.extend((before..twins.proofs.len()).map(|_| index));
+            }
+        }
     }
 }
 
