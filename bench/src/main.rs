@@ -1,2 +1,90 @@
-//! Bench.
-fn main() {}
+//! Tidegate beside its peers: time per decision, memory per key, and what a key costs when there are many. Figures for
+//! the README and bars for us; it always exits with 0 if it was called right.
+
+mod bars;
+mod cases;
+mod growth;
+mod memory;
+mod peers;
+mod speed;
+
+use std::{env, process::ExitCode};
+
+use crate::speed::Effort;
+
+const HELP: &str = "\
+Tidegate beside its peers.
+
+usage: scripts/bench library [--quick] [--case SUBSTRING] [--no-memory]
+       scripts/bench memory
+       scripts/bench growth
+
+  library            time per decision, then memory and growth, then what we promise and whether it holds
+  memory             resident bytes per key
+  growth             the cost of inserting a key among few and among many
+
+  --quick            fewer and shorter rounds
+  --case SUBSTRING   only cases whose name has this in it, such as `hot`, `zipf`, `2 threads` or `denied`
+  --no-memory        no memory and no growth
+";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let contenders = peers::contenders();
+    let bars = match arguments[..] {
+        _ if arguments.iter().any(|argument| ["--help", "-h"].contains(argument)) => {
+            print!("{HELP}");
+            return ExitCode::SUCCESS;
+        }
+        ["library", ref options @ ..] => {
+            let Some(options) = Options::parse(options) else { return misuse() };
+            let results = speed::run(&contenders, &options.effort, options.filter);
+            let mut bars = speed::bars(&contenders, &results);
+            if options.memory {
+                bars.extend(memory::run(&contenders));
+                bars.extend(growth::run(&contenders));
+            }
+            bars
+        }
+        ["memory"] => memory::run(&contenders),
+        ["growth"] => growth::run(&contenders),
+        [memory::CHILD, name] => {
+            let Some(contender) = contenders.iter().find(|contender| contender.name == name) else { return misuse() };
+            memory::child(contender);
+            return ExitCode::SUCCESS;
+        }
+        _ => return misuse(),
+    };
+    println!("\nBARS");
+    bars.iter().for_each(|bar| println!("{bar}"));
+    ExitCode::SUCCESS
+}
+
+struct Options<'a> {
+    effort: Effort,
+    filter: &'a str,
+    memory: bool,
+}
+
+impl<'a> Options<'a> {
+    /// Nothing if there is an option that we do not know.
+    fn parse(mut arguments: &[&'a str]) -> Option<Self> {
+        let mut options = Self { effort: Effort::FULL, filter: "", memory: true };
+        while let [first, rest @ ..] = arguments {
+            arguments = rest;
+            match *first {
+                "--quick" => options.effort = Effort::QUICK,
+                "--no-memory" => options.memory = false,
+                "--case" => (options.filter, arguments) = rest.split_first().map(|(filter, rest)| (*filter, rest))?,
+                _ => return None,
+            }
+        }
+        Some(options)
+    }
+}
+
+fn misuse() -> ExitCode {
+    eprint!("{HELP}");
+    ExitCode::from(2)
+}

@@ -76,7 +76,7 @@ impl Decision {
 
     fn outcome<'d>(&'d self, record: &'d Record) -> Outcome<'d> {
         let prepared = &self.set.0.policies[usize::from(record.ask.policy)];
-        Outcome { policy: &prepared.policy, quota: prepared.quotas[usize::from(record.ask.plan)], record }
+        Outcome { policy: &prepared.policy, quota: prepared.quota(record.ask.plan), record }
     }
 
     /// The outcome that matters most: of the denials the one with the longest wait; where there are none, the one with

@@ -11,7 +11,7 @@ use crate::{
     error::ConfigError,
     key::Digester,
     receipt::Charged,
-    set::{Making, PolicySet, Stance},
+    set::{Making, PolicySet, Prepared, Stance},
     store::{
         Answer, Ask, Asks, Intent, Record, Records, Source,
         memory::{Amendment, Memory, Stale},
@@ -163,8 +163,12 @@ impl Limiter {
     fn replace(&self, policies: Vec<Policy>) -> Result<(), ConfigError> {
         let Inner { set, digester, max_keys, .. } = &*self.inner;
         let making = Making { old: Some(&set.load()), digester, max_keys: *max_keys, now: self.now() };
-        let new = PolicySet::new(policies, &making)?;
-        set.store(Arc::new(new));
+        let new = Arc::new(PolicySet::new(policies, &making)?);
+        set.store(Arc::clone(&new));
+        if new.policies.iter().any(Prepared::has_long_past) {
+            Memory::carry_over(&new);
+            set.store(Arc::new(new.without_long_pasts()));
+        }
         Ok(())
     }
 
@@ -175,7 +179,7 @@ impl Limiter {
 
     /// How much each policy holds in memory. Looks at every key: for now and then, not for every request.
     pub fn usage(&self) -> Vec<Usage> {
-        let size = |prepared: &crate::set::Prepared| {
+        let size = |prepared: &Prepared| {
             let (keys, bytes) = prepared.table.size();
             Usage { policy: prepared.policy.name.clone(), keys, bytes }
         };
@@ -247,7 +251,8 @@ impl Limiter {
             return Ok(());
         }
         let target = target(&prepared.policy, charged.cost);
-        let other_terms = prepared.policy.algorithm.terms(prepared.plan(ask.plan)) != charged.terms;
+        let other_terms = prepared.policy.algorithm.terms(prepared.plan(ask.plan)) != charged.terms
+            || charged.at < prepared.same_terms_since(&charged.key);
         let amendment = match charged.cost.checked_sub(target) {
             Some(0) => return Ok(()),
             // How much of it still counts is no longer known: nothing, to be safe.

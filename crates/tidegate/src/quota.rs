@@ -176,7 +176,8 @@ impl FromStr for Quota {
 
 /// A plain decimal number, `_` allowed between digits; no sign, no fraction, no exponent.
 fn number(text: &str) -> Option<u64> {
-    let plain = text.starts_with(|c: char| c.is_ascii_digit()) && text.bytes().all(|b| b.is_ascii_digit() || b == b'_');
+    let digit = |c: char| c.is_ascii_digit();
+    let plain = text.starts_with(digit) && text.ends_with(digit) && text.chars().all(|c| digit(c) || c == '_');
     // Too large for u64 is still a number: `amount` then says what is allowed.
     plain.then(|| {
         text.bytes().filter(u8::is_ascii_digit).fold(0u64, |n, d| n.saturating_mul(10).saturating_add(u64::from(d - b'0')))

@@ -36,19 +36,30 @@ pub(crate) struct Making<'a> {
 }
 
 /// A policy and what deciding by it needs.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Prepared {
     pub(crate) policy: Arc<Policy>,
     pub(crate) table: Table,
-    /// Every quota that states in the table may be under, past ones included. States say which by index, so this only grows.
-    pub(crate) quotas: Vec<Quota>,
-    pub(crate) plans: Vec<Plan>,
-    /// When the quotas in force came into force.
-    pub(crate) since: u64,
-    /// The index of the policy's own quota.
-    current: u16,
+    /// The quotas in force.
+    pub(crate) current: Era,
+    /// The number of the current era. States say by it which they were written in; it wraps.
+    pub(crate) era: u16,
+    /// The eras before it that states may be from, oldest first.
+    past: Vec<Arc<Era>>,
+}
+
+/// The quotas that a policy had for some time.
+#[derive(Clone, Debug)]
+pub(crate) struct Era {
+    since: u64,
+    /// The policy's own quota, then those of overrides.
+    quotas: Vec<Quota>,
+    plans: Vec<Plan>,
     overrides: HashMap<Key, Treatment, foldhash::fast::RandomState>,
 }
+
+/// Past eras that a policy keeps before all of its states are written anew under the current one.
+const MAX_PAST: usize = 64;
 
 #[derive(Clone, Copy, Debug)]
 enum Treatment {
@@ -108,9 +119,16 @@ impl PolicySet {
         }
     }
 
+    /// The same set, to be served once all states of policies with a long past are written under the current era.
+    pub(crate) fn without_long_pasts(&self) -> Self {
+        let mut policies = self.policies.clone();
+        policies.iter_mut().filter(|prepared| prepared.has_long_past()).for_each(|prepared| prepared.past.clear());
+        Self { policies, order: self.order.clone() }
+    }
+
     /// When nothing that was charged at `at` can matter any more.
     pub(crate) fn forgotten_at(&self, at: u64) -> u64 {
-        let plans = self.policies.iter().flat_map(|prepared| &prepared.plans);
+        let plans = self.policies.iter().flat_map(|prepared| &prepared.current.plans);
         plans.map(|plan| plan.forgotten_at(at)).max().unwrap_or(at)
     }
 }
@@ -126,64 +144,57 @@ impl Prepared {
             };
             set.policies.iter().find(same)
         });
-        let unchanged = |old: &&Prepared| {
-            let quotas = |policy: &Policy| (policy.quota, policy.resolution, policy.overrides.clone());
-            quotas(&old.policy) == quotas(&policy)
+        let policy = Arc::new(policy);
+        let Some(old) = old else {
+            let table = Table::new(policy.algorithm, max_keys);
+            return Ok(Self { current: Era::new(&policy, digester, 0)?, policy, table, era: 0, past: Vec::new() });
         };
-        let mut this = Self {
-            since: old.filter(unchanged).map_or(now, |old| old.since),
-            table: old.map_or_else(|| Table::new(policy.algorithm, max_keys), |old| old.table.clone()),
-            quotas: old.map_or_else(Vec::new, |old| old.quotas.clone()),
-            plans: old.map_or_else(Vec::new, |old| old.plans.clone()),
-            current: 0,
-            overrides: HashMap::default(),
-            policy: Arc::new(policy),
-        };
-        let policy = Arc::clone(&this.policy);
-        this.current = this.add(policy.quota)?;
-        for (values, treatment) in &policy.overrides {
-            let key = match values.as_slice() {
-                [value] => Key::of(digester, value),
-                values => Key::of_all(digester, values.iter().map(Vec::as_slice)),
-            };
-            let treatment = match treatment {
-                Override::Quota(quota) => Treatment::Plan(this.add(*quota)?),
-                Override::Unlimited => Treatment::Unlimited,
-                Override::Blocked => Treatment::Blocked,
-            };
-            this.overrides.insert(key, treatment);
+        let quotas = |policy: &Policy| (policy.quota, policy.resolution, policy.overrides.clone());
+        if quotas(&old.policy) == quotas(&policy) {
+            return Ok(Self { policy, ..old.clone() });
         }
-        Ok(this)
-    }
-
-    /// The index of `quota`, added if it is new.
-    fn add(&mut self, quota: Quota) -> Result<u16, ConfigError> {
-        let refused = |error| ConfigError::Quota { policy: self.policy.name.clone(), error };
-        let grains = self.policy.grains();
-        if !(1..=Policy::MAX_RESOLUTION).contains(&grains) {
-            return Err(refused(QuotaError::Resolution(grains)));
-        }
-        let plan = Plan::new(self.policy.algorithm, &quota, grains).map_err(refused)?;
-        let known = self.plans.iter().zip(&self.quotas).position(|known| known == (&plan, &quota));
-        let index = known.unwrap_or(self.plans.len());
-        if known.is_none() {
-            self.plans.push(plan);
-            self.quotas.push(quota);
-        }
-        u16::try_from(index).map_err(|_| ConfigError::TooMany("different quotas of one policy since it was made"))
+        let current = Era::new(&policy, digester, now)?;
+        let past = old.past.iter().cloned().chain([Arc::new(old.current.clone())]).collect();
+        Ok(Self { policy, table: old.table.clone(), current, era: old.era.wrapping_add(1), past })
     }
 
     #[inline]
     pub(crate) fn plan(&self, index: u16) -> &Plan {
-        &self.plans[usize::from(index)]
+        &self.current.plans[usize::from(index)]
     }
 
-    /// The index of the quota that a key is under.
-    pub(crate) fn plan_of(&self, key: &Key) -> u16 {
-        match self.treatment(*key) {
-            Some(Treatment::Plan(plan)) => plan,
-            _ => self.current,
-        }
+    pub(crate) fn quota(&self, index: u16) -> Quota {
+        self.current.quotas[usize::from(index)]
+    }
+
+    /// The plan that a key is under.
+    pub(crate) fn plan_of(&self, key: &Key) -> &Plan {
+        self.current.plan_of(key)
+    }
+
+    /// The changes of plan that a key has seen since era `era`, with their times, oldest first; nothing if that era is
+    /// newer than this set.
+    pub(crate) fn changes<'a>(&'a self, era: u16, key: &'a Key) -> Option<impl Iterator<Item = (&'a Plan, &'a Plan, u64)>> {
+        let behind = self.era.wrapping_sub(era);
+        // Past eras are few: what seems to be far behind is ahead. What is older than the oldest one known was written
+        // by a decision that was under way while all others were written anew; it is taken to be from that one.
+        let known = (behind < u16::MAX / 2).then(|| self.past.len().min(usize::from(behind)))?;
+        let eras = self.past[self.past.len() - known..].iter().map(AsRef::as_ref).chain([&self.current]);
+        let later = eras.clone().skip(1);
+        Some(eras.zip(later).map(move |(old, new)| (old.plan_of(key), new.plan_of(key), new.since)))
+    }
+
+    /// The time since which a key has been under the same terms.
+    pub(crate) fn same_terms_since(&self, key: &Key) -> u64 {
+        let terms = |era: &Era| self.policy.algorithm.terms(era.plan_of(key));
+        let now = terms(&self.current);
+        let same = self.past.iter().rev().take_while(|era| terms(era) == now);
+        same.last().map_or(self.current.since, |era| era.since)
+    }
+
+    /// Whether its states should be written anew, so that past eras can be forgotten.
+    pub(crate) fn has_long_past(&self) -> bool {
+        self.past.len() > MAX_PAST
     }
 
     #[inline(always)]
@@ -207,21 +218,63 @@ impl Prepared {
         self.treat(index, key, self.policy.weigh(hit.total()))
     }
 
+    #[inline(always)]
+    fn treat(&self, index: u16, key: Key, cost: u64) -> Stance {
+        let treatment = if self.current.overrides.is_empty() { None } else { self.current.treatment(key) };
+        let ask = |plan| Ask { key, policy: index, plan, cost, enforced: self.policy.mode == Mode::Enforce };
+        match treatment {
+            None => Stance::Decides(ask(0)),
+            Some(Treatment::Plan(plan)) => Stance::Decides(ask(plan)),
+            Some(Treatment::Unlimited) => Stance::Silent,
+            Some(Treatment::Blocked) => Stance::Blocks(ask(0)),
+        }
+    }
+}
+
+impl Era {
+    fn new(policy: &Policy, digester: &Digester, since: u64) -> Result<Self, ConfigError> {
+        let mut era = Self { since, quotas: Vec::new(), plans: Vec::new(), overrides: HashMap::default() };
+        era.add(policy, policy.quota)?;
+        for (values, treatment) in &policy.overrides {
+            let key = match values.as_slice() {
+                [value] => Key::of(digester, value),
+                values => Key::of_all(digester, values.iter().map(Vec::as_slice)),
+            };
+            let treatment = match treatment {
+                Override::Quota(quota) => Treatment::Plan(era.add(policy, *quota)?),
+                Override::Unlimited => Treatment::Unlimited,
+                Override::Blocked => Treatment::Blocked,
+            };
+            era.overrides.insert(key, treatment);
+        }
+        Ok(era)
+    }
+
+    /// The index of `quota`, added if it is new.
+    fn add(&mut self, policy: &Policy, quota: Quota) -> Result<u16, ConfigError> {
+        if let Some(known) = self.quotas.iter().position(|known| *known == quota) {
+            return Ok(known as u16);
+        }
+        let refused = |error| ConfigError::Quota { policy: policy.name.clone(), error };
+        let grains = policy.grains();
+        if !(1..=Policy::MAX_RESOLUTION).contains(&grains) {
+            return Err(refused(QuotaError::Resolution(grains)));
+        }
+        self.plans.push(Plan::new(policy.algorithm, &quota, grains).map_err(refused)?);
+        self.quotas.push(quota);
+        u16::try_from(self.quotas.len() - 1).map_err(|_| ConfigError::TooMany("different quotas in one policy's overrides"))
+    }
+
     /// By value: a key that is pointed to has to be put into memory.
     #[inline(never)]
     fn treatment(&self, key: Key) -> Option<Treatment> {
         self.overrides.get(&key).copied()
     }
 
-    #[inline(always)]
-    fn treat(&self, index: u16, key: Key, cost: u64) -> Stance {
-        let treatment = if self.overrides.is_empty() { None } else { self.treatment(key) };
-        let ask = |plan| Ask { key, policy: index, plan, cost, enforced: self.policy.mode == Mode::Enforce };
-        match treatment {
-            None => Stance::Decides(ask(self.current)),
-            Some(Treatment::Plan(plan)) => Stance::Decides(ask(plan)),
-            Some(Treatment::Unlimited) => Stance::Silent,
-            Some(Treatment::Blocked) => Stance::Blocks(ask(self.current)),
+    fn plan_of(&self, key: &Key) -> &Plan {
+        match self.treatment(*key) {
+            Some(Treatment::Plan(plan)) => &self.plans[usize::from(plan)],
+            _ => &self.plans[0],
         }
     }
 }

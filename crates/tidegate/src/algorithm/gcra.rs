@@ -1,12 +1,15 @@
 //! `gcra`: the generic cell rate algorithm. One number says when the key will owe nothing: its theoretical arrival time.
 
-use super::{Charge, Evaluation, Plan, State, Terms, mul_div_ceil};
+use super::{Charge, Evaluation, MAX_REFILL, Plan, State, Terms, mul_div_ceil};
 
-/// The theoretical arrival time.
+/// The theoretical arrival time in the low 53 bits.
+///
+/// In the others, how far beyond a full burst it lay when it was written, as the bits that number takes: 0, unless there is a
+/// debt. One number alone could not tell a debt from a clock that has stepped back.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Arrival {
-    time: u64,
-}
+pub(crate) struct Arrival(u64);
+
+const TIME_BITS: u32 = 53;
 
 /// How long a full burst takes to pay back.
 #[inline]
@@ -15,20 +18,19 @@ fn tolerance(plan: &Plan) -> u64 {
 }
 
 impl Arrival {
-    /// How long until nothing is owed.
-    ///
-    /// One number cannot tell a debt from a clock that has stepped back, so a debt is cut to one window beyond the
-    /// burst, and what lies more than another window beyond that was written under a wrong clock.
     #[inline]
-    fn backlog(&self, plan: &Plan, now: u64) -> u64 {
-        let backlog = self.time.saturating_sub(now);
-        if backlog > tolerance(plan) + 2 * plan.window { 0 } else { backlog }
+    fn new(plan: &Plan, now: u64, backlog: u64) -> Self {
+        let debt = backlog.saturating_sub(tolerance(plan));
+        let bits = if debt == 0 { 0 } else { u64::from(debt.ilog2()) + 1 };
+        Self(now + backlog | bits << TIME_BITS)
     }
 
-    /// The longest backlog that a debt can make.
+    /// How long until nothing is owed. What was written more than a window ahead of `now` was written under a wrong clock.
     #[inline]
-    fn bound(plan: &Plan) -> u64 {
-        tolerance(plan) + plan.window
+    fn backlog(self, plan: &Plan, now: u64) -> u64 {
+        let (time, bits) = (self.0 & ((1 << TIME_BITS) - 1), self.0 >> TIME_BITS);
+        let backlog = time.saturating_sub(now);
+        if backlog >= tolerance(plan) + (1 << bits) + plan.window { 0 } else { backlog }
     }
 }
 
@@ -44,9 +46,9 @@ impl State for Arrival {
     fn commit(&mut self, plan: &Plan, now: u64, cost: u64) -> Charge {
         let backlog = self.backlog(plan, now);
         let wanted = backlog.saturating_add(cost.saturating_mul(plan.interval));
-        // Where the clock has stepped back it may be longer already.
-        let owed = wanted.min(Self::bound(plan).max(backlog));
-        self.time = now + owed;
+        // A debt is kept in full, up to what the longest refill can pay.
+        let owed = wanted.min(MAX_REFILL.max(backlog));
+        *self = Self::new(plan, now, owed);
         let cost = if owed == wanted { cost } else { (owed - backlog) / plan.interval };
         Charge { at: now, cost }
     }
@@ -60,7 +62,8 @@ impl State for Arrival {
     fn refund(&mut self, plan: &Plan, now: u64, at: u64, amount: u64) {
         let paid = now.checked_sub(at).unwrap_or(u64::MAX);
         let back = amount.saturating_mul(plan.interval).saturating_sub(paid);
-        self.time -= back.min(self.backlog(plan, now));
+        // The bits stay: they may say too much, never too little.
+        self.0 -= back.min(self.backlog(plan, now));
     }
 
     fn terms(plan: &Plan) -> Terms {
@@ -70,6 +73,6 @@ impl State for Arrival {
     /// The backlog, stretched or squeezed as the interval is.
     fn convert(&self, old: &Plan, new: &Plan, since: u64) -> Self {
         let backlog = mul_div_ceil(self.backlog(old, since), new.interval, old.interval);
-        Self { time: since + backlog.min(Self::bound(new)) }
+        Self::new(new, since, backlog.min(MAX_REFILL))
     }
 }

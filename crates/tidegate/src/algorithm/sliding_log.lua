@@ -150,13 +150,22 @@ function log.refund(state, plan, now, at, amount)
     rank = rank + 1
     later = at_rank(state.key, rank)
   end
-  local newest = at_rank(state.key, -1)
-  if newest and newest.window ~= plan.window then
+  state.newest = at_rank(state.key, -1)
+  log.carry(state, plan, judged)
+end
+
+-- Writes down that the log is under this plan now: what an earlier window had let go is purged, the newest entry says so.
+function log.carry(state, plan, now)
+  local newest = state.newest
+  if not newest then
+    redis.call('DEL', state.key)
+  elseif newest.window ~= plan.window then
+    redis.call('ZREMRANGEBYSCORE', state.key, '-inf', text(state.floor))
     redis.call('ZREM', state.key, newest.member)
     add(state.key, newest.time, newest.last, newest.cost, plan.window)
-    newest = at_rank(state.key, -1)
+    redis.call('PEXPIRE', state.key, ttl(math.max(newest.time + plan.window - now, 0)))
+    state.newest, state.floor = at_rank(state.key, -1), 0
   end
-  state.newest, state.floor = newest, 0
 end
 
 algorithms['sliding-log'] = log

@@ -84,8 +84,9 @@ struct Twins<'s> {
     policies: Vec<(Algorithm, Quota)>,
     proofs: Vec<Proof>,
     reset_at: u64,
-    /// When each policy's quota came into force.
+    /// When each policy's quota, and its terms, came into force.
     since: [u64; 3],
+    terms_since: [u64; 3],
 }
 
 /// A receipt, as text because it may be presented again, and what Redis says it has charged.
@@ -124,6 +125,7 @@ impl<'s> Twins<'s> {
             proofs: Vec::new(),
             reset_at: 0,
             since: [0; 3],
+            terms_since: [0; 3],
         };
         // Not every quota can be kept by gcra within 1 %: draw another trace.
         twins.limiter.configure(twins.policies()).map_err(|refused| TestCaseError::reject(refused.to_string()))?;
@@ -206,10 +208,18 @@ impl<'s> Twins<'s> {
                 self.decide("peek", 0)
             }
             Step::Reconfigure(quota) => {
+                let terms = self.terms(0);
                 let old = std::mem::replace(&mut self.policies[0].1, *quota);
                 match self.limiter.configure(self.policies()) {
                     Ok(()) if old == *quota => {}
-                    Ok(()) => self.since[0] = self.now,
+                    Ok(()) => {
+                        self.since[0] = self.now;
+                        // In memory a state passes through every quota there was; here the next one would be all.
+                        self.ask_redis(&[0], "carry", 0, 0);
+                        if self.terms(0) != terms {
+                            self.terms_since[0] = self.now;
+                        }
+                    }
                     Err(_) => self.policies[0].1 = old,
                 }
                 self.decide("peek", 0)
@@ -230,7 +240,7 @@ impl<'s> Twins<'s> {
                 // Void.
             } else if actual > cost {
                 self.ask_redis(&[index], "charge", actual - cost, 0);
-            } else if terms == self.terms(index) {
+            } else if terms == self.terms(index) && at >= self.terms_since[index] {
                 self.ask_redis(&[index], "refund", cost - actual, at);
             }
         }

@@ -88,6 +88,13 @@ impl Memory {
         set.policies[usize::from(ask.policy)].lock(&self.seed, ask, now).map(|mut slot| slot.amend(amendment))
     }
 
+    /// Writes the states of policies with a long past anew, so that it can be forgotten.
+    pub(crate) fn carry_over(set: &PolicySet) {
+        for prepared in set.policies.iter().filter(|prepared| prepared.has_long_past()) {
+            prepared.table.carry_over(prepared);
+        }
+    }
+
     /// Forgets a key, and refuses the receipts it has given out.
     pub(crate) fn reset(&self, set: &PolicySet, ask: &Ask, now: u64) {
         let table = &set.policies[usize::from(ask.policy)].table;
@@ -134,6 +141,12 @@ macro_rules! tables {
             fn decide(&self, seed: &Seed, prepared: &Prepared, ask: Ask, intent: Intent, now: u64) -> Result<Answer, Stale> {
                 match self {
                     $(Self::$variant(shards) => shards.decide(seed, prepared, ask, intent, now),)*
+                }
+            }
+
+            fn carry_over(&self, prepared: &Prepared) {
+                match self {
+                    $(Self::$variant(shards) => shards.carry_over(prepared),)*
                 }
             }
 

@@ -42,58 +42,57 @@ struct Shard<S> {
 }
 
 struct Entry<S> {
-    /// The key, and in its two spare bytes the index of the quota that the state is under.
+    /// The key, and in its two spare bytes the number of the era that the state was written in.
     words: [u64; 3],
     state: S,
 }
 
-const PLAN_SHIFT: u32 = 48;
+const ERA_SHIFT: u32 = 48;
 
 impl<S: State> Entry<S> {
-    fn new(ask: &Ask, state: S) -> Self {
-        let mut entry = Self { words: ask.key.words(), state };
-        entry.set_plan(ask.plan);
+    fn new(key: Key, era: u16, state: S) -> Self {
+        let mut entry = Self { words: key.words(), state };
+        entry.set_era(era);
         entry
     }
 
     /// As [`Seed::hash`] wants it: without the index.
     fn key_words(&self) -> [u64; 3] {
         let [first, second, third] = self.words;
-        [first, second, third << (64 - PLAN_SHIFT) >> (64 - PLAN_SHIFT)]
+        [first, second, third << (64 - ERA_SHIFT) >> (64 - ERA_SHIFT)]
     }
 
-    /// The state under the quota of index `plan`.
-    fn read(&self, prepared: &Prepared, plan: u16, now: u64) -> Result<Cow<'_, S>, Stale> {
-        if self.plan() == plan {
-            return Ok(Cow::Borrowed(&self.state));
+    /// The state as of the current era.
+    fn read(&self, prepared: &Prepared) -> Result<Cow<'_, S>, Stale> {
+        let key = Key::from_words(self.key_words());
+        let mut state = Cow::Borrowed(&self.state);
+        for (old, new, since) in prepared.changes(self.era(), &key).ok_or(Stale)? {
+            if S::terms(old) != S::terms(new) {
+                state = Cow::Owned(state.convert(old, new, since));
+            }
         }
-        let (old, new) = (prepared.plans.get(usize::from(self.plan())).ok_or(Stale)?, prepared.plan(plan));
-        if S::terms(old) == S::terms(new) {
-            return Ok(Cow::Borrowed(&self.state));
-        }
-        Ok(Cow::Owned(self.state.convert(old, new, prepared.since.min(now))))
+        Ok(state)
     }
 
-    /// The state, and the quota, that the key has now.
-    fn read_now<'a>(&'a self, prepared: &'a Prepared, now: u64) -> Result<(Cow<'a, S>, &'a Plan), Stale> {
-        let plan = prepared.plan_of(&Key::from_words(self.key_words()));
-        Ok((self.read(prepared, plan, now)?, prepared.plan(plan)))
+    /// The state as of the current era, and the plan that it is under.
+    fn read_with_plan<'a>(&'a self, prepared: &'a Prepared) -> Result<(Cow<'a, S>, &'a Plan), Stale> {
+        Ok((self.read(prepared)?, prepared.plan_of(&Key::from_words(self.key_words()))))
     }
 
     #[inline]
     fn is_of(&self, key: Key) -> bool {
         let [[a, b, c], [x, y, z]] = [self.words, key.words()];
-        (a ^ x) | (b ^ y) | (c ^ z) << (64 - PLAN_SHIFT) == 0
+        (a ^ x) | (b ^ y) | (c ^ z) << (64 - ERA_SHIFT) == 0
     }
 
     #[inline]
-    fn plan(&self) -> u16 {
-        (self.words[2] >> PLAN_SHIFT) as u16
+    fn era(&self) -> u16 {
+        (self.words[2] >> ERA_SHIFT) as u16
     }
 
     #[inline]
-    fn set_plan(&mut self, plan: u16) {
-        self.words[2] = self.key_words()[2] | u64::from(plan) << PLAN_SHIFT;
+    fn set_era(&mut self, era: u16) {
+        self.words[2] = self.key_words()[2] | u64::from(era) << ERA_SHIFT;
     }
 }
 
@@ -127,7 +126,7 @@ impl<S: State> Shards<S> {
         let hash = seed.hash(ask.key.words());
         let mut shard = self.shard(hash).lock();
         match shard.table.find_mut(hash, |entry| entry.is_of(ask.key)) {
-            Some(entry) if entry.plan() == ask.plan => {
+            Some(entry) if entry.era() == prepared.era => {
                 let plan = prepared.plan(ask.plan);
                 let evaluation = entry.state.evaluate(plan, now, ask.cost);
                 let question = Question { cost: ask.cost, plan, now, source: Source::Store, evaluation };
@@ -165,31 +164,24 @@ impl<S: State> Shards<S> {
         let hash = seed.hash(ask.key.words());
         let shard = self.shard(hash).lock();
         let place = match shard.table.find_bucket_index(hash, |entry| entry.is_of(ask.key)) {
-            Some(index) => match shard.table.get_bucket(index).expect("just found").read(prepared, ask.plan, now)? {
+            Some(index) => match shard.table.get_bucket(index).expect("just found").read(prepared)? {
                 Cow::Borrowed(_) => Place::Kept(index),
                 Cow::Owned(state) => Place::Converted(index, state),
             },
             None if self.keys.load(Relaxed) < self.max_keys => Place::Fresh { state: S::default(), victim: None },
-            None => self.place_when_full(&shard, hash, prepared, ask, now)?,
+            None => self.place_when_full(&shard, hash, prepared, now)?,
         };
         Ok(Slot { ask, now, prepared, plan: prepared.plan(ask.plan), hash, seed, shards: self, shard, place })
     }
 
     #[cold]
-    fn place_when_full<'a>(
-        &'a self,
-        shard: &Shard<S>,
-        hash: u64,
-        prepared: &Prepared,
-        ask: &Ask,
-        now: u64,
-    ) -> Result<Place<'a, S>, Stale> {
+    fn place_when_full<'a>(&'a self, shard: &Shard<S>, hash: u64, prepared: &Prepared, now: u64) -> Result<Place<'a, S>, Stale> {
         if let Some(victim) = shard.victim(hash, prepared, now)? {
             return Ok(Place::Fresh { state: S::default(), victim: Some(victim) });
         }
         let mut overflow = self.overflow.lock();
-        overflow.state = overflow.read(prepared, ask.plan, now)?.into_owned();
-        overflow.set_plan(ask.plan);
+        overflow.state = overflow.read(prepared)?.into_owned();
+        overflow.set_era(prepared.era);
         Ok(Place::Overflow(overflow))
     }
 
@@ -199,6 +191,23 @@ impl<S: State> Shards<S> {
             entry.remove();
             self.keys.fetch_sub(1, Relaxed);
         }
+    }
+
+    /// Writes every state anew as of the current era.
+    pub(super) fn carry_over(&self, prepared: &Prepared) {
+        let write = |entry: &mut Entry<S>| {
+            // A state of a later era needs nothing.
+            if let Ok(Cow::Owned(state)) = entry.read(prepared) {
+                entry.state = state;
+            }
+            if prepared.changes(entry.era(), &Key::EMPTY).is_some() {
+                entry.set_era(prepared.era);
+            }
+        };
+        for Aligned(shard) in &self.shards {
+            shard.lock().table.iter_mut().for_each(write);
+        }
+        write(&mut self.overflow.lock());
     }
 
     /// Keys held, and an estimate of their bytes. Looks at every key.
@@ -227,7 +236,7 @@ impl<S: State> Shard<S> {
         let keys = around.filter_map(|index| self.table.get_bucket(index).map(|entry| (index, entry)));
         let mut best: Option<(usize, u64, u64)> = None;
         for (index, entry) in keys.take(SAMPLE) {
-            let (state, plan) = entry.read_now(prepared, now)?;
+            let (state, plan) = entry.read_with_plan(prepared)?;
             if state.reset_after(plan, now) == 0 {
                 return Ok(Some(index));
             }
@@ -250,7 +259,7 @@ impl<S: State> Shard<S> {
             self.cursor = (self.cursor + 1) % buckets;
             let expired = self.table.get_bucket(self.cursor).is_some_and(|entry| {
                 // What is under a quota not known here is newer than that.
-                entry.read_now(prepared, now).is_ok_and(|(state, plan)| state.reset_after(plan, now) == 0)
+                entry.read_with_plan(prepared).is_ok_and(|(state, plan)| state.reset_after(plan, now) == 0)
             });
             if expired && let Ok(entry) = self.table.get_bucket_entry(self.cursor) {
                 entry.remove();
@@ -331,14 +340,14 @@ impl<S: State> Slot<'_, S> {
         match &mut self.place {
             Place::Kept(index) => {
                 let entry = self.shard.table.get_bucket_mut(*index).expect("found under this lock");
-                entry.set_plan(self.ask.plan);
+                entry.set_era(self.prepared.era);
                 change(&mut entry.state)
             }
             Place::Converted(index, state) => {
                 let index = *index;
                 let done = change(state);
                 let entry = self.shard.table.get_bucket_mut(index).expect("found under this lock");
-                entry.set_plan(self.ask.plan);
+                entry.set_era(self.prepared.era);
                 entry.state = std::mem::take(state);
                 self.place = Place::Kept(index);
                 done
@@ -365,7 +374,9 @@ impl<S: State> Slot<'_, S> {
         self.shards.keys.fetch_add(1, Relaxed);
         shard
             .table
-            .insert_unique(self.hash, Entry::new(self.ask, state), |entry| self.seed.hash(entry.key_words()))
+            .insert_unique(self.hash, Entry::new(self.ask.key, self.prepared.era, state), |entry| {
+                self.seed.hash(entry.key_words())
+            })
             .bucket_index()
     }
 }

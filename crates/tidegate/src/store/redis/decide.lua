@@ -1,7 +1,7 @@
 -- Decides one hit by several policies, all or nothing, in one atomic call: the twin of memory/mod.rs.
 --
 -- KEYS: one for each policy.
--- ARGV: the time in epoch microseconds or '' for the server's; the intent; the shortest TTL in milliseconds; then for each
+-- ARGV: the time in epoch microseconds or '' for the server's; the intent (check, peek, charge, refund, carry); the shortest TTL in milliseconds; then for each
 -- policy: algorithm, 'enforce' or 'shadow', cost, the plan's capacity, window and interval, and since when it is in force.
 -- Reply, for each policy: wait (-1 allowed, -2 never, else microseconds), used, reset_after, charged, at.
 
@@ -22,7 +22,7 @@ for i = 1, #KEYS do
   end
   local plan = { capacity = tonumber(field(4)), window = tonumber(field(5)), interval = tonumber(field(6)) }
   local ask = { plan = plan, algorithm = algorithms[field(1)], enforced = field(2) == 'enforce', cost = tonumber(field(3)) }
-  ask.state = ask.algorithm.load(KEYS[i], plan, math.min(tonumber(field(7)), now))
+  ask.state = ask.algorithm.load(KEYS[i], plan, tonumber(field(7)))
   asks[i] = ask
 end
 
@@ -36,7 +36,9 @@ local reply = {}
 for i, ask in ipairs(asks) do
   local charged, at = 0, 0
   local charge = intent == 'charge' or (intent == 'check' and admitted and ask.wait == ALLOWED)
-  if intent == 'refund' then
+  if intent == 'carry' then
+    ask.algorithm.carry(ask.state, ask.plan, now)
+  elseif intent == 'refund' then
     ask.algorithm.refund(ask.state, ask.plan, now, tonumber(ARGV[#ARGV]), ask.cost)
     ask.used, ask.wait = ask.algorithm.evaluate(ask.state, ask.plan, now, 0)
   elseif charge and ask.cost > 0 then
