@@ -22,7 +22,7 @@ impl Arrival {
     fn new(plan: &Plan, now: u64, backlog: u64) -> Self {
         let debt = backlog.saturating_sub(tolerance(plan));
         let bits = if debt == 0 { 0 } else { u64::from(debt.ilog2()) + 1 };
-        Self(now + backlog | bits << TIME_BITS)
+        Self((now + backlog) | (bits << TIME_BITS))
     }
 
     /// How long until nothing is owed. What was written more than a window ahead of `now` was written under a wrong clock.

@@ -56,7 +56,7 @@ fn raised_limit_gives_more_at_once() {
 #[test]
 fn lowered_limit_denies_until_enough_has_drained() {
     for_every_algorithm(|algorithm| {
-        let mut world = drained_then(algorithm, TEN_A_DAY, Quota::per_day(6));
+        let mut world = drained_then(algorithm, TEN_A_DAY, Quota::per_day(4));
         let Answer { allowed, used, remaining, retry, .. } = world.check(1);
         assert_eq!((allowed, used, remaining), (false, 10, 0));
         world.wait(retry.unwrap() - 1);

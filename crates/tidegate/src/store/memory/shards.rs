@@ -25,6 +25,8 @@ pub(crate) struct Stale;
 pub(crate) struct Shards<S> {
     pub(super) made: u64,
     shards: Box<[Aligned<Mutex<Shard<S>>>]>,
+    /// The shard for each value of ten bits of the hash.
+    shares: [u8; SHARES],
     keys: AtomicUsize,
     max_keys: usize,
     /// Shared by fresh keys when there is no room. Locked after the shard, before the next table's.
@@ -99,6 +101,7 @@ impl<S: State> Entry<S> {
 /// Enough that two threads rarely meet; fewer in a small store, where a sample must see most of the keys.
 const MAX_SHARDS: usize = 64;
 const KEYS_PER_SHARD: usize = 1024;
+const SHARES: usize = 1024;
 /// Buckets looked at on each insert. A whole pass takes a quarter as many inserts as there are buckets, so what has
 /// expired never outgrows what lives.
 const SWEEP: usize = 4;
@@ -111,7 +114,11 @@ impl<S: State> Shards<S> {
         static MADE: AtomicU64 = AtomicU64::new(0);
         let shards = (max_keys / KEYS_PER_SHARD).next_power_of_two().clamp(1, MAX_SHARDS);
         let overflow = Entry { words: Key::EMPTY.words(), state: S::default() };
+        // The largest shard gets twice the share of the smallest. A hash table is between half full and full, and then
+        // doubles; of equal shards all would be half full, and all would double, at the same time.
+        let share = |slot: usize| ((1.0 + slot as f64 / SHARES as f64).log2() * shards as f64) as u8;
         Self {
+            shares: std::array::from_fn(share),
             made: MADE.fetch_add(1, Relaxed),
             shards: (0..shards).map(|_| Aligned(Mutex::new(Shard { table: HashTable::new(), cursor: 0 }))).collect(),
             keys: AtomicUsize::new(0),
@@ -212,7 +219,7 @@ impl<S: State> Shards<S> {
 
     /// Keys held, and an estimate of their bytes. Looks at every key.
     pub(super) fn size(&self) -> (usize, usize) {
-        let mut bytes = size_of_val(&*self.shards);
+        let mut bytes = size_of::<Self>() + size_of_val(&*self.shards);
         for Aligned(shard) in &self.shards {
             let shard = shard.lock();
             bytes += shard.table.allocation_size() + shard.table.iter().map(|entry| entry.state.heap_bytes()).sum::<usize>();
@@ -223,7 +230,8 @@ impl<S: State> Shards<S> {
     #[inline]
     fn shard(&self, hash: u64) -> &Mutex<Shard<S>> {
         // Not the bits that the table itself goes by: the lowest and the highest.
-        &self.shards[(hash >> 32) as usize & (self.shards.len() - 1)].0
+        let share = self.shares[(hash >> 32) as usize % SHARES];
+        &self.shards[usize::from(share)].0
     }
 }
 
