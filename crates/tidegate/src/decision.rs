@@ -1,14 +1,14 @@
-//! What was decided, and why: the answer of each policy, the strictest of them, and sentences about them. Names and
-//! sentences are looked up when asked for; a decision itself is numbers.
+//! What was decided, and why: the answer of each policy, the strictest of them, and sentences about them. Sentences are
+//! made when asked for; a decision itself is numbers and the policies' labels.
 
-use std::{cmp::Ordering, fmt, sync::Arc, time::Duration};
+use std::{cmp::Ordering, fmt, time::Duration};
 
 use crate::{
-    Algorithm, Mode, Policy, Quota, Receipt, Source,
+    Algorithm, Quota, Receipt, Source,
     algorithm::Verdict,
     receipt::Charged,
-    set::PolicySet,
-    store::{Record, Records},
+    set::Prepared,
+    store::{Answer, Ask, Record, Records},
 };
 
 /// The answer to a hit: allowed or not, with an [`Outcome`] for each policy that applied.
@@ -26,41 +26,32 @@ use crate::{
 #[derive(Clone)]
 #[must_use = "a decision says whether to go on"]
 pub struct Decision {
-    set: SetRef,
     /// One policy is the usual case: it makes a decision small enough to hand around, and needs no allocation.
     first: Option<Record>,
-    more: Vec<Record>,
+    more: Option<Box<[Record]>>,
     allowed: bool,
     receipt_taken: bool,
-}
-
-/// The set that decided. A guard of the swap and not an `Arc`: taking one touches no shared counter.
-pub(crate) struct SetRef(pub(crate) arc_swap::Guard<Arc<PolicySet>>);
-
-impl Clone for SetRef {
-    fn clone(&self) -> Self {
-        Self(arc_swap::Guard::from_inner(Arc::clone(&self.0)))
-    }
 }
 
 impl Decision {
     /// The decision of the only policy that applied.
     #[inline(always)]
-    pub(crate) fn one(set: arc_swap::Guard<Arc<PolicySet>>, record: Record) -> Self {
-        let allowed = !record.ask.enforced || record.answer.verdict == Verdict::Allowed;
-        Self { set: SetRef(set), first: Some(record), more: Vec::new(), allowed, receipt_taken: false }
+    pub(crate) fn one(prepared: &Prepared, ask: Ask, answer: Answer) -> Self {
+        let allowed = !ask.enforced || answer.verdict == Verdict::Allowed;
+        let record = Record { ask, limit: prepared.plan(ask.plan).capacity, answer, label: prepared.label(ask.plan) };
+        Self { first: Some(record), more: None, allowed, receipt_taken: false }
     }
 
     /// The decision of any number of policies.
-    pub(crate) fn new(set: arc_swap::Guard<Arc<PolicySet>>, mut records: Records) -> Self {
+    pub(crate) fn new(mut records: Records) -> Self {
         records.sort_unstable_by_key(|record| record.ask.policy);
         let allowed = records.iter().all(|record| record.answer.verdict == Verdict::Allowed || !record.ask.enforced);
-        let more = records.get(1..).map_or_else(Vec::new, <[Record]>::to_vec);
-        Self { set: SetRef(set), first: records.first().copied(), more, allowed, receipt_taken: false }
+        let mut records = records.into_iter();
+        Self { first: records.next(), more: (records.len() > 0).then(|| records.collect()), allowed, receipt_taken: false }
     }
 
     fn records(&self) -> impl Iterator<Item = &Record> {
-        self.first.iter().chain(&self.more)
+        self.first.iter().chain(self.more.iter().flatten())
     }
 
     /// Whether the hit may go on.
@@ -71,12 +62,7 @@ impl Decision {
 
     /// One outcome for each policy that applied, shadow policies included, in the order of the policies.
     pub fn outcomes(&self) -> impl Iterator<Item = Outcome<'_>> {
-        self.records().map(|record| self.outcome(record))
-    }
-
-    fn outcome<'d>(&'d self, record: &'d Record) -> Outcome<'d> {
-        let prepared = &self.set.0.policies[usize::from(record.ask.policy)];
-        Outcome { policy: &prepared.policy, quota: prepared.quota(record.ask.plan), record }
+        self.records().map(|record| Outcome { record })
     }
 
     /// The outcome that matters most: of the denials the one with the longest wait; where there are none, the one with
@@ -99,17 +85,13 @@ impl Decision {
     /// nothing where nothing was charged or where it was taken before.
     pub fn take_receipt(&mut self) -> Option<Receipt> {
         let charged = self.records().filter(|record| record.answer.charged.cost > 0 && record.answer.source == Source::Store);
-        let proof = |record: &Record| {
-            let prepared = &self.set.0.policies[usize::from(record.ask.policy)];
-            let Policy { name, algorithm, .. } = &*prepared.policy;
-            Charged {
-                policy: name.clone(),
-                algorithm: *algorithm,
-                key: record.ask.key,
-                terms: algorithm.terms(prepared.plan(record.ask.plan)),
-                at: record.answer.charged.at,
-                cost: record.answer.charged.cost,
-            }
+        let proof = |Record { ask, answer, label, .. }: &Record| Charged {
+            policy: label.name().to_owned(),
+            algorithm: label.algorithm,
+            key: ask.key,
+            terms: label.terms(),
+            at: answer.charged.at,
+            cost: answer.charged.cost,
         };
         let charges: Vec<Charged> = charged.map(proof).collect();
         let first = !std::mem::replace(&mut self.receipt_taken, true);
@@ -143,8 +125,6 @@ impl fmt::Debug for Decision {
 /// What one policy answered.
 #[derive(Clone, Copy)]
 pub struct Outcome<'d> {
-    policy: &'d Policy,
-    quota: Quota,
     record: &'d Record,
 }
 
@@ -156,27 +136,27 @@ impl<'d> Outcome<'d> {
 
     /// Whether the policy only watches.
     pub fn is_shadow(&self) -> bool {
-        self.policy.mode == Mode::Shadow
+        !self.record.ask.enforced
     }
 
     /// The policy's name.
     pub fn policy(&self) -> &'d str {
-        &self.policy.name
+        self.record.label.name()
     }
 
     /// The policy's algorithm.
     pub fn algorithm(&self) -> Algorithm {
-        self.policy.algorithm
+        self.record.label.algorithm
     }
 
     /// The key, printable: unusual bytes are escaped, long ids are a digest.
     pub fn key(&self) -> impl fmt::Display + use<'d> {
-        self.record.ask.key.display(self.policy.key.len())
+        self.record.ask.key.display(usize::from(self.record.label.attributes))
     }
 
     /// The quota in force for this key.
     pub fn quota(&self) -> Quota {
-        self.quota
+        self.record.label.quota
     }
 
     /// The most that can be taken at once: the limit of a window, the burst of a bucket. 0 for a blocked key.

@@ -67,7 +67,7 @@ impl error::Error for QuotaError {}
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// A name that is empty, longer than 64 bytes, or has other bytes than `a-z A-Z 0-9 - _ .`.
+    /// A name that is empty, longer than 47 bytes, or has other bytes than `a-z A-Z 0-9 - _ .`.
     Name(String),
     /// Two policies of one name.
     Duplicate(String),
@@ -95,7 +95,7 @@ impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Name(name) => {
-                write!(f, "`{}` cannot name a policy; use 1 to 64 of a-z A-Z 0-9 - _ .", name.escape_default())
+                write!(f, "`{}` cannot name a policy; use 1 to 47 of a-z A-Z 0-9 - _ .", name.escape_default())
             }
             Self::Duplicate(name) => write!(f, "two policies are named `{name}`; give each its own name"),
             Self::Unknown(name) => write!(f, "no policy is named `{}`", name.escape_default()),

@@ -139,6 +139,7 @@ mod decision;
 mod error;
 mod hit;
 mod key;
+mod label;
 mod limiter;
 mod policy;
 mod quota;

@@ -1,6 +1,15 @@
 //! The limiter: policies and a store make decisions. Start reading here: `decide` is the whole path of a hit.
 
-use std::{fmt, sync::Arc};
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{
+            AtomicU64,
+            Ordering::{Acquire, Release},
+        },
+    },
+};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
@@ -13,7 +22,7 @@ use crate::{
     receipt::Charged,
     set::{Making, PolicySet, Prepared, Stance},
     store::{
-        Answer, Ask, Asks, Intent, Record, Records, Source,
+        Answer, Ask, Asks, Intent, Record, Source,
         memory::{Amendment, Memory, Stale},
     },
 };
@@ -39,13 +48,17 @@ use crate::{
 /// assert_eq!(decision.outcomes().count(), 2);
 /// # Ok::<(), tidegate::ConfigError>(())
 /// ```
-#[derive(Clone)]
 pub struct Limiter {
     inner: Arc<Inner>,
+    /// The set at the time that this handle was made. As long as it is the newest, a hit needs no other and pays nothing
+    /// for the possibility that there might be one.
+    set: Arc<PolicySet>,
 }
 
 struct Inner {
     set: ArcSwap<PolicySet>,
+    /// The version of the newest set; written after the set.
+    version: AtomicU64,
     /// Held while the set is replaced, so that no replacement is lost.
     replacing: Mutex<()>,
     memory: Memory,
@@ -161,13 +174,18 @@ impl Limiter {
     }
 
     fn replace(&self, policies: Vec<Policy>) -> Result<(), ConfigError> {
-        let Inner { set, digester, max_keys, .. } = &*self.inner;
+        let Inner { set, version, digester, max_keys, .. } = &*self.inner;
+        let serve = |new: Arc<PolicySet>| {
+            let newest = new.version;
+            set.store(new);
+            version.store(newest, Release);
+        };
         let making = Making { old: Some(&set.load()), digester, max_keys: *max_keys, now: self.now() };
         let new = Arc::new(PolicySet::new(policies, &making)?);
-        set.store(Arc::clone(&new));
+        serve(Arc::clone(&new));
         if new.policies.iter().any(Prepared::has_long_past) {
             Memory::carry_over(&new);
-            set.store(Arc::new(new.without_long_pasts()));
+            serve(Arc::new(new.without_long_pasts()));
         }
         Ok(())
     }
@@ -186,41 +204,40 @@ impl Limiter {
         self.inner.set.load().policies.iter().map(size).collect()
     }
 
-    /// The path of every hit, as one function into which everything that is common is inlined, and which writes its
-    /// answer where the caller wants it: copies cost more here than what is done to the values.
-    #[inline(never)]
+    /// The path of every hit. One policy under the newest set is the usual case and goes straight to its table.
+    #[inline]
     fn decide(&self, hit: &Hit<'_>, intent: Intent) -> Decision {
-        let Inner { set, memory, digester, .. } = &*self.inner;
         let now = self.now();
+        if self.set.version == self.inner.version.load(Acquire)
+            && let Some((prepared, ask)) = self.set.only_ask(hit, &self.inner.digester)
+        {
+            return self.inner.memory.decide_one(prepared, ask, intent, now, || self.decide_all(hit, intent, now));
+        }
+        self.decide_all(hit, intent, now)
+    }
+
+    /// The path of a hit in every case.
+    #[inline(never)]
+    fn decide_all(&self, hit: &Hit<'_>, intent: Intent, now: u64) -> Decision {
+        let Inner { set, memory, digester, .. } = &*self.inner;
         loop {
             let set = set.load();
-            if let Some((prepared, Stance::Decides(ask))) = set.only_stance(hit, digester) {
-                let limit = prepared.plan(ask.plan).capacity;
-                if let Ok(answer) = memory.decide_one(prepared, ask, intent, now) {
-                    return Decision::one(set, Record { ask, limit, answer });
+            let mut asks = Asks::new();
+            let mut blocking = Asks::new();
+            for stance in set.stances(hit, digester) {
+                match stance {
+                    Stance::Decides(ask) => asks.push(ask),
+                    Stance::Blocks(ask) => blocking.push(ask),
+                    Stance::Silent => {}
                 }
-            } else if let Ok(records) = self.decide_all(&set, hit, intent, now) {
-                return Decision::new(set, records);
+            }
+            let barred = blocking.iter().any(|ask| ask.enforced);
+            if let Ok(mut records) = memory.decide(&set, &asks, intent, barred, now) {
+                records.extend(blocking.iter().map(|ask| blocked(&set, *ask)));
+                return Decision::new(records);
             }
             // The set was replaced under us, and by now is there to be loaded.
         }
-    }
-
-    #[inline(never)]
-    fn decide_all(&self, set: &PolicySet, hit: &Hit<'_>, intent: Intent, now: u64) -> Result<Records, Stale> {
-        let mut asks = Asks::new();
-        let mut blocking = Asks::new();
-        for stance in set.stances(hit, &self.inner.digester) {
-            match stance {
-                Stance::Decides(ask) => asks.push(ask),
-                Stance::Blocks(ask) => blocking.push(ask),
-                Stance::Silent => {}
-            }
-        }
-        let barred = blocking.iter().any(|ask| ask.enforced);
-        let mut records = self.inner.memory.decide(set, &asks, intent, barred, now)?;
-        records.extend(blocking.iter().map(blocked));
-        Ok(records)
     }
 
     /// Brings each charge of a receipt to what `target` says of its policy and cost, and says how the keys stand then.
@@ -238,7 +255,7 @@ impl Limiter {
             let mut asks: Asks = receipt.charges.iter().filter_map(|charged| set.ask(charged)).collect();
             asks.sort_by_key(|ask| set.policies[usize::from(ask.policy)].table.made());
             if let Ok(records) = memory.decide(&set, &asks, Intent::Peek, false, now) {
-                return Decision::new(set, records);
+                return Decision::new(records);
             }
         }
     }
@@ -280,10 +297,17 @@ impl Time {
 }
 
 /// The answer of a policy that blocks the key.
-fn blocked(ask: &Ask) -> Record {
+fn blocked(set: &PolicySet, ask: Ask) -> Record {
     let charged = Charge { at: 0, cost: 0 };
     let answer = Answer { verdict: Verdict::Never, source: Source::Store, used: 0, reset_after: 0, charged };
-    Record { ask: *ask, limit: 0, answer }
+    Record { ask, limit: 0, answer, label: set.policies[usize::from(ask.policy)].label(ask.plan) }
+}
+
+impl Clone for Limiter {
+    /// Another handle on the same limiter.
+    fn clone(&self) -> Self {
+        Self { inner: Arc::clone(&self.inner), set: self.inner.set.load_full() }
+    }
 }
 
 impl fmt::Debug for Limiter {
@@ -354,16 +378,17 @@ impl Builder {
         let Self { policies, clock, max_keys, secret } = self;
         let digester = Digester::new(&secret);
         let clock = clock.map_or_else(|| Time::System(SystemClock::new()), Time::Other);
-        let set = PolicySet::new(policies, &Making { old: None, digester: &digester, max_keys, now: clock.now() })?;
+        let set = Arc::new(PolicySet::new(policies, &Making { old: None, digester: &digester, max_keys, now: clock.now() })?);
         let inner = Inner {
-            set: ArcSwap::from_pointee(set),
+            version: AtomicU64::new(set.version),
+            set: ArcSwap::new(Arc::clone(&set)),
             replacing: Mutex::new(()),
             memory: Memory::new(max_keys),
             clock,
             digester,
             max_keys,
         };
-        Ok(Limiter { inner: Arc::new(inner) })
+        Ok(Limiter { inner: Arc::new(inner), set })
     }
 }
 

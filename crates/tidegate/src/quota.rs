@@ -1,7 +1,7 @@
 //! Quotas: a limit per window, with an optional burst. A `Quota` that exists is valid: nothing downstream checks
 //! it again. What an algorithm can do with one is the algorithm's business, not this file's.
 
-use std::{fmt, str::FromStr, time::Duration};
+use std::{fmt, num::NonZeroU64, str::FromStr, time::Duration};
 
 use crate::error::QuotaError;
 
@@ -23,7 +23,7 @@ use crate::error::QuotaError;
 pub struct Quota {
     limit: u64,
     window_us: u64,
-    burst: Option<u64>,
+    burst: Option<NonZeroU64>,
 }
 
 impl Quota {
@@ -98,7 +98,7 @@ impl Quota {
     #[must_use]
     pub const fn burst(self, burst: u64) -> Self {
         assert!(burst > 0 && burst <= Self::MAX, "a quota's burst is from 1 to 2^53-1");
-        Self { burst: Some(burst), ..self }
+        Self { burst: NonZeroU64::new(burst), ..self }
     }
 
     /// As [`Quota::burst`], for a number that comes from outside the program.
@@ -106,7 +106,7 @@ impl Quota {
     /// # Errors
     /// When `burst` is 0 or above [`Quota::MAX`].
     pub fn try_burst(self, burst: u64) -> Result<Self, QuotaError> {
-        Ok(Self { burst: Some(amount(burst, "burst")?), ..self })
+        Ok(Self { burst: NonZeroU64::new(amount(burst, "burst")?), ..self })
     }
 
     /// How much is allowed per window.
@@ -125,7 +125,10 @@ impl Quota {
 
     /// The burst, where one was given.
     pub const fn burst_size(&self) -> Option<u64> {
-        self.burst
+        match self.burst {
+            Some(burst) => Some(burst.get()),
+            None => None,
+        }
     }
 }
 

@@ -13,12 +13,15 @@ use crate::{
     algorithm::Plan,
     error::{ConfigError, QuotaError},
     key::{Digester, Key},
+    label::Label,
     receipt::Charged,
     store::{Ask, memory::Table},
 };
 
 #[derive(Debug)]
 pub(crate) struct PolicySet {
+    /// Counts the sets of a limiter.
+    pub(crate) version: u64,
     pub(crate) policies: Vec<Prepared>,
     /// Indices of policies in the order in which their tables are locked: that of the tables' making, whatever sets
     /// they have been in since, so that decisions under an old and a new set cannot wait for each other.
@@ -53,8 +56,8 @@ pub(crate) struct Prepared {
 pub(crate) struct Era {
     since: u64,
     /// The policy's own quota, then those of overrides.
-    quotas: Vec<Quota>,
     plans: Vec<Plan>,
+    labels: Vec<Label>,
     overrides: HashMap<Key, Treatment, foldhash::fast::RandomState>,
 }
 
@@ -91,15 +94,17 @@ impl PolicySet {
             policies.into_iter().map(|policy| Prepared::new(policy, making)).collect::<Result<_, _>>()?;
         let mut order: Vec<u16> = (0..policies.len() as u16).collect();
         order.sort_by_key(|index| policies[usize::from(*index)].table.made());
-        Ok(Self { policies, order })
+        let version = making.old.map_or(0, |old| old.version + 1);
+        Ok(Self { version, policies, order })
     }
 
-    /// What the policy has to say to `hit`, if it is the only one.
+    /// The policy and its ask, if it is the only one and decides the hit.
     #[inline(always)]
-    pub(crate) fn only_stance(&self, hit: &Hit<'_>, digester: &Digester) -> Option<(&Prepared, Stance)> {
-        match self.policies.as_slice() {
-            [only] => Some((only, only.stance(0, hit, digester))),
-            _ => None,
+    pub(crate) fn only_ask(&self, hit: &Hit<'_>, digester: &Digester) -> Option<(&Prepared, Ask)> {
+        let [only] = self.policies.as_slice() else { return None };
+        match only.stance(0, hit, digester) {
+            Stance::Decides(ask) => Some((only, ask)),
+            Stance::Blocks(_) | Stance::Silent => None,
         }
     }
 
@@ -123,7 +128,7 @@ impl PolicySet {
     pub(crate) fn without_long_pasts(&self) -> Self {
         let mut policies = self.policies.clone();
         policies.iter_mut().filter(|prepared| prepared.has_long_past()).for_each(|prepared| prepared.past.clear());
-        Self { policies, order: self.order.clone() }
+        Self { version: self.version + 1, policies, order: self.order.clone() }
     }
 
     /// When nothing that was charged at `at` can matter any more.
@@ -163,8 +168,9 @@ impl Prepared {
         &self.current.plans[usize::from(index)]
     }
 
-    pub(crate) fn quota(&self, index: u16) -> Quota {
-        self.current.quotas[usize::from(index)]
+    #[inline]
+    pub(crate) fn label(&self, index: u16) -> Label {
+        self.current.labels[usize::from(index)]
     }
 
     /// The plan that a key is under.
@@ -210,7 +216,7 @@ impl Prepared {
             attributes => {
                 let values: Option<SmallVec<[&[u8]; 8]>> = attributes.iter().map(|attribute| hit.get(attribute)).collect();
                 match values {
-                    Some(values) => Key::of_all(digester, values.iter().copied()),
+                    Some(values) => Key::of_all(digester, values.iter().copied()).in_registers(),
                     None => return Stance::Silent,
                 }
             }
@@ -220,7 +226,8 @@ impl Prepared {
 
     #[inline(always)]
     fn treat(&self, index: u16, key: Key, cost: u64) -> Stance {
-        let treatment = if self.current.overrides.is_empty() { None } else { self.current.treatment(key) };
+        let [first, second, third] = key.words();
+        let treatment = if self.current.overrides.is_empty() { None } else { self.current.treatment(first, second, third) };
         let ask = |plan| Ask { key, policy: index, plan, cost, enforced: self.policy.mode == Mode::Enforce };
         match treatment {
             None => Stance::Decides(ask(0)),
@@ -233,7 +240,7 @@ impl Prepared {
 
 impl Era {
     fn new(policy: &Policy, digester: &Digester, since: u64) -> Result<Self, ConfigError> {
-        let mut era = Self { since, quotas: Vec::new(), plans: Vec::new(), overrides: HashMap::default() };
+        let mut era = Self { since, plans: Vec::new(), labels: Vec::new(), overrides: HashMap::default() };
         era.add(policy, policy.quota)?;
         for (values, treatment) in &policy.overrides {
             let key = match values.as_slice() {
@@ -252,7 +259,7 @@ impl Era {
 
     /// The index of `quota`, added if it is new.
     fn add(&mut self, policy: &Policy, quota: Quota) -> Result<u16, ConfigError> {
-        if let Some(known) = self.quotas.iter().position(|known| *known == quota) {
+        if let Some(known) = self.labels.iter().position(|known| known.quota == quota) {
             return Ok(known as u16);
         }
         let refused = |error| ConfigError::Quota { policy: policy.name.clone(), error };
@@ -261,18 +268,19 @@ impl Era {
             return Err(refused(QuotaError::Resolution(grains)));
         }
         self.plans.push(Plan::new(policy.algorithm, &quota, grains).map_err(refused)?);
-        self.quotas.push(quota);
-        u16::try_from(self.quotas.len() - 1).map_err(|_| ConfigError::TooMany("different quotas in one policy's overrides"))
+        self.labels.push(Label::new(policy, quota));
+        u16::try_from(self.labels.len() - 1).map_err(|_| ConfigError::TooMany("different quotas in one policy's overrides"))
     }
 
-    /// By value: a key that is pointed to has to be put into memory.
+    /// By its words: a key that is handed over whole has to be put into memory, and then so it is where nobody asks.
     #[inline(never)]
-    fn treatment(&self, key: Key) -> Option<Treatment> {
-        self.overrides.get(&key).copied()
+    fn treatment(&self, first: u64, second: u64, third: u64) -> Option<Treatment> {
+        self.overrides.get(&Key::from_words([first, second, third])).copied()
     }
 
     fn plan_of(&self, key: &Key) -> &Plan {
-        match self.treatment(*key) {
+        let [first, second, third] = key.words();
+        match self.treatment(first, second, third) {
             Some(Treatment::Plan(plan)) => &self.plans[usize::from(plan)],
             _ => &self.plans[0],
         }
@@ -282,7 +290,7 @@ impl Era {
 fn check_shape(policy: &Policy) -> Result<(), ConfigError> {
     let name = &policy.name;
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
-    if !(1..=64).contains(&name.len()) || !name.bytes().all(plain) {
+    if !(1..=Label::MAX_NAME).contains(&name.len()) || !name.bytes().all(plain) {
         return Err(ConfigError::Name(name.clone()));
     }
     let mut attributes = HashSet::new();

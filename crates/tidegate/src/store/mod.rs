@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 use crate::{
     algorithm::{Charge, Verdict},
     key::Key,
+    label::Label,
 };
 
 /// What one policy is asked about one hit.
@@ -74,6 +75,7 @@ pub(crate) struct Record {
     /// 0: the key is blocked.
     pub(crate) limit: u64,
     pub(crate) answer: Answer,
+    pub(crate) label: Label,
 }
 
 /// The asks of one hit, and what was answered to them.

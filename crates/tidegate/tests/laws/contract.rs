@@ -131,10 +131,10 @@ fn named(name: &str) -> Policy {
 
 #[test]
 fn policy_names_are_checked() {
-    for name in ["", " ", "a b", "ä", "a:b", "a{b", "a\0", "a\n", &"x".repeat(65)] {
+    for name in ["", " ", "a b", "ä", "a:b", "a{b", "a\0", "a\n", &"x".repeat(48)] {
         assert_eq!(refusal([named(name)]), ConfigError::Name(name.to_owned()));
     }
-    for name in ["a", "A-z_0.9", &"x".repeat(64)] {
+    for name in ["a", "A-z_0.9", &"x".repeat(47)] {
         assert!(Limiter::builder().policy(named(name)).build().is_ok(), "{name}");
     }
     assert_eq!(refusal([named("a"), named("b"), named("a")]), ConfigError::Duplicate("a".to_owned()));

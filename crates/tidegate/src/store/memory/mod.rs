@@ -15,7 +15,7 @@ pub(crate) use self::shards::Stale;
 use self::shards::{Shards, Slot};
 use super::{Answer, Ask, Intent, Record, Records};
 use crate::{
-    Algorithm,
+    Algorithm, Decision,
     algorithm::{Evaluation, Verdict, registry},
     key::Key,
     set::{PolicySet, Prepared},
@@ -51,20 +51,25 @@ impl Memory {
         Self { seed: Seed::default(), ledger: Ledger::new(max_keys) }
     }
 
-    /// Answers the ask of the policy that is the only one to apply.
-    ///
-    /// # Errors
-    /// When the set has been replaced and states are already under a newer one: ask again with that.
-    #[inline(always)]
-    pub(crate) fn decide_one(&self, prepared: &Prepared, ask: Ask, intent: Intent, now: u64) -> Result<Answer, Stale> {
-        prepared.table.decide(&self.seed, prepared, ask, intent, now)
+    /// Decides by the policy that is the only one to apply; `again` where the set has been replaced and states are already
+    /// under a newer one.
+    #[inline]
+    pub(crate) fn decide_one(
+        &self,
+        prepared: &Prepared,
+        ask: Ask,
+        intent: Intent,
+        now: u64,
+        again: impl FnOnce() -> Decision,
+    ) -> Decision {
+        prepared.table.decide(&self.seed, prepared, ask, intent, now, again)
     }
 
     /// Answers `asks`, which are in the order of their tables' making: all are charged if all enforced policies allow,
     /// else none. `barred`: something else denies the hit already.
     ///
     /// # Errors
-    /// As [`Memory::decide_one`]; nothing has been charged then.
+    /// When the set has been replaced and states are already under a newer one; nothing has been charged then.
     pub(crate) fn decide(&self, set: &PolicySet, asks: &[Ask], intent: Intent, barred: bool, now: u64) -> Result<Records, Stale> {
         let mut slots: SmallVec<[AnySlot<'_>; 4]> = SmallVec::new();
         let mut evaluations: SmallVec<[Evaluation; 4]> = SmallVec::new();
@@ -77,8 +82,9 @@ impl Memory {
             slots.push(slot);
         }
         let record = |((slot, evaluation), ask): ((&mut AnySlot<'_>, Evaluation), &Ask)| {
-            let limit = set.policies[usize::from(ask.policy)].plan(ask.plan).capacity;
-            Record { ask: *ask, limit, answer: slot.finish(evaluation, intent, admitted) }
+            let prepared = &set.policies[usize::from(ask.policy)];
+            let (limit, label) = (prepared.plan(ask.plan).capacity, prepared.label(ask.plan));
+            Record { ask: *ask, limit, answer: slot.finish(evaluation, intent, admitted), label }
         };
         Ok(slots.iter_mut().zip(evaluations).zip(asks).map(record).collect())
     }
@@ -137,10 +143,12 @@ macro_rules! tables {
                 }
             }
 
-            #[inline(always)]
-            fn decide(&self, seed: &Seed, prepared: &Prepared, ask: Ask, intent: Intent, now: u64) -> Result<Answer, Stale> {
+            #[inline]
+            fn decide(
+                &self, seed: &Seed, prepared: &Prepared, ask: Ask, intent: Intent, now: u64, again: impl FnOnce() -> Decision,
+            ) -> Decision {
                 match self {
-                    $(Self::$variant(shards) => shards.decide(seed, prepared, ask, intent, now),)*
+                    $(Self::$variant(shards) => shards.decide(seed, prepared, ask, intent, now, again),)*
                 }
             }
 

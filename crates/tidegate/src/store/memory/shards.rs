@@ -12,6 +12,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::{Amendment, Seed};
 use crate::{
+    Decision,
     algorithm::{Charge, Evaluation, Plan, State},
     key::Key,
     set::Prepared,
@@ -127,9 +128,20 @@ impl<S: State> Shards<S> {
         }
     }
 
-    /// Answers one ask. The usual case, a key that is kept under the quota in force, is decided in place.
-    #[inline(always)]
-    pub(super) fn decide(&self, seed: &Seed, prepared: &Prepared, ask: Ask, intent: Intent, now: u64) -> Result<Answer, Stale> {
+    /// Decides one ask. The usual case, a key that is kept under the quota in force, is decided in place.
+    ///
+    /// Not inlined, so that each algorithm's has the registers to itself, and it writes the decision where the caller wants
+    /// it: copies cost more here than what is done to the values.
+    #[inline(never)]
+    pub(super) fn decide(
+        &self,
+        seed: &Seed,
+        prepared: &Prepared,
+        ask: Ask,
+        intent: Intent,
+        now: u64,
+        again: impl FnOnce() -> Decision,
+    ) -> Decision {
         let hash = seed.hash(ask.key.words());
         let mut shard = self.shard(hash).lock();
         match shard.table.find_mut(hash, |entry| entry.is_of(ask.key)) {
@@ -138,15 +150,16 @@ impl<S: State> Shards<S> {
                 let evaluation = entry.state.evaluate(plan, now, ask.cost);
                 let question = Question { cost: ask.cost, plan, now, source: Source::Store, evaluation };
                 let charges = intent.charges(ask.cost, evaluation.verdict, true);
-                Ok(if charges { question.charge(&mut entry.state, intent) } else { question.tell(&entry.state) })
+                let answer = if charges { question.charge(&mut entry.state, intent) } else { question.tell(&entry.state) };
+                drop(shard);
+                Decision::one(prepared, ask, answer)
             }
             _ => {
                 drop(shard);
-                // Taken apart and put together again: an answer that another function writes has to be in memory, and
-                // then so would the usual one be.
-                let Answer { verdict, source, used, reset_after, charged } =
-                    self.decide_in_slot(seed, prepared, ask, intent, now)?;
-                Ok(Answer { verdict, source, used, reset_after, charged })
+                match self.decide_in_slot(seed, prepared, ask, intent, now) {
+                    Ok(answer) => Decision::one(prepared, ask, answer),
+                    Err(Stale) => again(),
+                }
             }
         }
     }
