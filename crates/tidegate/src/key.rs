@@ -29,7 +29,12 @@ impl Key {
             0..=7 => [head(value), 0, 0],
             8..=15 => [word(value, 0), tail(value, 8), 0],
             16..=INLINE => [word(value, 0), word(value, 8), tail(value, 16)],
-            _ => return Self::digest(digester, [value].into_iter()).in_registers(),
+            _ => {
+                // Taken apart and put together: what another function returns lies in memory, and what may come from
+                // there lies there always; on the way of every hit that costs more than to hash the key.
+                let Self([first, second, third]) = Self::digest(digester, [value].into_iter());
+                return Self([first, second, third]);
+            }
         };
         Self([first, second, third | (value.len() as u64) << 40])
     }
@@ -67,14 +72,6 @@ impl Key {
         all[..INLINE].copy_from_slice(&bytes);
         all[INLINE] = length;
         Self([word(&all, 0), word(&all, 8), word(&all, 16)])
-    }
-
-    /// The same key. What another function returns lies in memory, and what may come from there lies there always: on the
-    /// way of every hit that costs more than to hash the key.
-    #[inline(always)]
-    pub(crate) fn in_registers(self) -> Self {
-        let Self([first, second, third]) = self;
-        Self([first, second, third])
     }
 
     pub(crate) fn from_words(words: [u64; 3]) -> Self {

@@ -311,9 +311,8 @@ impl std::error::Error for NetworkError {}
 
 impl Policy {
     /// Whether every condition holds for `hit`.
-    #[inline]
     pub(crate) fn matches(&self, hit: &Hit<'_>) -> bool {
         let holds = |(attribute, condition): &(String, Condition)| hit.get(attribute).is_some_and(|value| condition.holds(value));
-        self.conditions.is_empty() || self.conditions.iter().all(holds)
+        self.conditions.iter().all(holds)
     }
 }

@@ -49,6 +49,9 @@ pub(crate) struct Prepared {
     pub(crate) era: u16,
     /// The eras before it that states may be from, oldest first.
     past: Vec<Arc<Era>>,
+    /// The attribute that alone makes the key, where there is nothing else to look at: no conditions, no overrides.
+    simple: Option<Box<str>>,
+    enforced: bool,
 }
 
 /// The quotas that a policy had for some time.
@@ -98,18 +101,15 @@ impl PolicySet {
         Ok(Self { version, policies, order })
     }
 
-    /// The policy and its ask, if it is the only one and decides the hit.
+    /// The policy and its ask, if it is the only one and a simple one, and applies.
     #[inline(always)]
     pub(crate) fn only_ask(&self, hit: &Hit<'_>, digester: &Digester) -> Option<(&Prepared, Ask)> {
         let [only] = self.policies.as_slice() else { return None };
-        match only.stance(0, hit, digester) {
-            Stance::Decides(ask) => Some((only, ask)),
-            Stance::Blocks(_) | Stance::Silent => None,
-        }
+        let key = Key::of(digester, hit.get(only.simple.as_deref()?)?);
+        Some((only, Ask { key, policy: 0, plan: 0, cost: only.policy.weigh(hit.total()), enforced: only.enforced }))
     }
 
     /// What each policy has to say to `hit`, in the order in which to lock.
-    #[inline]
     pub(crate) fn stances(&self, hit: &Hit<'_>, digester: &Digester) -> impl Iterator<Item = Stance> {
         self.order.iter().map(move |index| self.policies[usize::from(*index)].stance(*index, hit, digester))
     }
@@ -149,18 +149,27 @@ impl Prepared {
             };
             set.policies.iter().find(same)
         });
-        let policy = Arc::new(policy);
         let Some(old) = old else {
             let table = Table::new(policy.algorithm, max_keys);
-            return Ok(Self { current: Era::new(&policy, digester, 0)?, policy, table, era: 0, past: Vec::new() });
+            let first = Era::new(&policy, digester, 0)?;
+            return Ok(Self::with(policy, table, first, 0, Vec::new()));
         };
         let quotas = |policy: &Policy| (policy.quota, policy.resolution, policy.overrides.clone());
         if quotas(&old.policy) == quotas(&policy) {
-            return Ok(Self { policy, ..old.clone() });
+            return Ok(Self::with(policy, old.table.clone(), old.current.clone(), old.era, old.past.clone()));
         }
         let current = Era::new(&policy, digester, now)?;
         let past = old.past.iter().cloned().chain([Arc::new(old.current.clone())]).collect();
-        Ok(Self { policy, table: old.table.clone(), current, era: old.era.wrapping_add(1), past })
+        Ok(Self::with(policy, old.table.clone(), current, old.era.wrapping_add(1), past))
+    }
+
+    fn with(policy: Policy, table: Table, current: Era, era: u16, past: Vec<Arc<Era>>) -> Self {
+        let plain = policy.conditions.is_empty() && policy.overrides.is_empty();
+        let simple = match policy.key.as_slice() {
+            [attribute] if plain => Some(attribute.as_str().into()),
+            _ => None,
+        };
+        Self { simple, enforced: policy.mode == Mode::Enforce, policy: Arc::new(policy), table, current, era, past }
     }
 
     #[inline]
@@ -203,7 +212,6 @@ impl Prepared {
         self.past.len() > MAX_PAST
     }
 
-    #[inline(always)]
     fn stance(&self, index: u16, hit: &Hit<'_>, digester: &Digester) -> Stance {
         if !self.policy.matches(hit) {
             return Stance::Silent;
@@ -216,7 +224,7 @@ impl Prepared {
             attributes => {
                 let values: Option<SmallVec<[&[u8]; 8]>> = attributes.iter().map(|attribute| hit.get(attribute)).collect();
                 match values {
-                    Some(values) => Key::of_all(digester, values.iter().copied()).in_registers(),
+                    Some(values) => Key::of_all(digester, values.iter().copied()),
                     None => return Stance::Silent,
                 }
             }
@@ -224,14 +232,11 @@ impl Prepared {
         self.treat(index, key, self.policy.weigh(hit.total()))
     }
 
-    #[inline(always)]
     fn treat(&self, index: u16, key: Key, cost: u64) -> Stance {
-        let [first, second, third] = key.words();
-        let treatment = if self.current.overrides.is_empty() { None } else { self.current.treatment(first, second, third) };
-        let ask = |plan| Ask { key, policy: index, plan, cost, enforced: self.policy.mode == Mode::Enforce };
-        match treatment {
+        let ask = |plan| Ask { key, policy: index, plan, cost, enforced: self.enforced };
+        match self.current.overrides.get(&key) {
             None => Stance::Decides(ask(0)),
-            Some(Treatment::Plan(plan)) => Stance::Decides(ask(plan)),
+            Some(Treatment::Plan(plan)) => Stance::Decides(ask(*plan)),
             Some(Treatment::Unlimited) => Stance::Silent,
             Some(Treatment::Blocked) => Stance::Blocks(ask(0)),
         }
@@ -272,16 +277,9 @@ impl Era {
         u16::try_from(self.labels.len() - 1).map_err(|_| ConfigError::TooMany("different quotas in one policy's overrides"))
     }
 
-    /// By its words: a key that is handed over whole has to be put into memory, and then so it is where nobody asks.
-    #[inline(never)]
-    fn treatment(&self, first: u64, second: u64, third: u64) -> Option<Treatment> {
-        self.overrides.get(&Key::from_words([first, second, third])).copied()
-    }
-
     fn plan_of(&self, key: &Key) -> &Plan {
-        let [first, second, third] = key.words();
-        match self.treatment(first, second, third) {
-            Some(Treatment::Plan(plan)) => &self.plans[usize::from(plan)],
+        match self.overrides.get(key) {
+            Some(Treatment::Plan(plan)) => &self.plans[usize::from(*plan)],
             _ => &self.plans[0],
         }
     }

@@ -14,9 +14,9 @@ impl Window {
     /// The window to judge by: the stored one while it runs, and while the clock is behind it by at most a window.
     #[inline]
     fn current(&self, plan: &Plan, now: u64) -> Self {
-        let start = now - now % plan.window;
-        let counts = self.start == start || (self.start > now && self.start <= now + plan.window);
-        if self.used > 0 && counts { *self } else { Self { start, used: 0 } }
+        let ahead = self.start > now && self.start <= now + plan.window;
+        let running = self.start <= now && now - self.start < plan.window;
+        if self.used > 0 && (running || ahead) { *self } else { Self { start: now - now % plan.window, used: 0 } }
     }
 }
 

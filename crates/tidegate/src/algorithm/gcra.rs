@@ -11,16 +11,10 @@ pub(crate) struct Arrival(u64);
 
 const TIME_BITS: u32 = 53;
 
-/// How long a full burst takes to pay back.
-#[inline]
-fn tolerance(plan: &Plan) -> u64 {
-    plan.capacity * plan.interval
-}
-
 impl Arrival {
     #[inline]
     fn new(plan: &Plan, now: u64, backlog: u64) -> Self {
-        let debt = backlog.saturating_sub(tolerance(plan));
+        let debt = backlog.saturating_sub(plan.tolerance);
         let bits = if debt == 0 { 0 } else { u64::from(debt.ilog2()) + 1 };
         Self((now + backlog) | (bits << TIME_BITS))
     }
@@ -30,7 +24,7 @@ impl Arrival {
     fn backlog(self, plan: &Plan, now: u64) -> u64 {
         let (time, bits) = (self.0 & ((1 << TIME_BITS) - 1), self.0 >> TIME_BITS);
         let backlog = time.saturating_sub(now);
-        if backlog >= tolerance(plan) + (1 << bits) + plan.window { 0 } else { backlog }
+        if backlog >= plan.tolerance + plan.window + (1 << bits) { 0 } else { backlog }
     }
 }
 

@@ -96,8 +96,9 @@ pub(crate) struct Plan {
     pub(crate) window: u64,
     /// `sliding-window`, `sliding-log`: hits whose times fall in one grain are counted as one.
     grain: u64,
-    /// `gcra`: the time that a cost of 1 takes, rounded up.
+    /// `gcra`: the time that a cost of 1 takes, rounded up, and that a full burst takes.
     interval: u64,
+    tolerance: u64,
     /// `token-bucket`: `tokens` come back every `per` microseconds; limit and window in lowest terms.
     tokens: u64,
     per: u64,
@@ -125,7 +126,9 @@ impl Plan {
         }
         let grain = if algorithm == Algorithm::SlidingLog { 1 } else { window.div_ceil(u64::from(resolution)) };
         let divisor = greatest_common_divisor(limit, window);
-        Ok(Self { capacity, window, grain, interval, tokens: limit / divisor, per: window / divisor })
+        // Only gcra asks for it, and there it is in bounds.
+        let tolerance = capacity.saturating_mul(interval);
+        Ok(Self { capacity, window, grain, interval, tolerance, tokens: limit / divisor, per: window / divisor })
     }
 
     /// When nothing recorded at `at` can matter any more, whatever the algorithm.
@@ -143,7 +146,9 @@ fn greatest_common_divisor(a: u64, b: u64) -> u64 {
 fn mul_div(a: u64, b: u64, m: u64) -> (u64, u64) {
     let product = u128::from(a) * u128::from(b);
     match u64::try_from(product) {
-        // Nearly always, and several times faster than the general case.
+        // Mostly there is nothing to divide: short times, rates of one token.
+        Ok(small) if small < m => (0, small),
+        Ok(small) if m == 1 => (small, 0),
         Ok(small) => (small / m, small % m),
         Err(_) => {
             let (quotient, rest) = (product / u128::from(m), product % u128::from(m));

@@ -19,22 +19,23 @@ impl Buckets {
     /// The buckets as they stand at `now`.
     #[inline]
     fn rolled(&self, plan: &Plan, now: u64) -> Self {
-        let start = now - now % plan.window;
+        let ahead = self.start > now && self.start <= now + plan.window;
+        let running = self.start <= now && now - self.start < plan.window;
         let empty = self.current == 0 && self.previous == 0;
-        if empty {
-            Self { start, ..*self }
-        } else if self.start == start || (self.start > now && self.start <= now + plan.window) {
-            *self
-        } else if self.start + plan.window == start {
-            Self { start, current: 0, previous: self.current }
-        } else {
-            Self { start, current: 0, previous: 0 }
+        if !empty && (running || ahead) {
+            return *self;
         }
+        let start = now - now % plan.window;
+        let next = self.start + plan.window == start;
+        Self { start, current: 0, previous: if next { self.current } else { 0 } }
     }
 
     /// The estimate at `now`, for buckets that are rolled to it.
     #[inline]
     fn used(&self, plan: &Plan, now: u64) -> u64 {
+        if self.previous == 0 {
+            return self.current;
+        }
         let overlap = self.start + plan.window - now.max(self.start);
         let weight = mul_div_ceil(overlap, WHOLE, plan.window);
         self.current + mul_div_ceil(self.previous, weight, WHOLE)

@@ -50,7 +50,7 @@ impl Bucket {
     /// How long until no more than `allowed` whole tokens are missing.
     fn refill_time(&self, plan: &Plan, allowed: u64) -> u64 {
         let (whole, rest) = mul_div(self.spent - allowed, plan.per, plan.tokens);
-        whole + (rest + self.fraction).div_ceil(plan.tokens)
+        whole + mul_div_ceil(rest + self.fraction, 1, plan.tokens)
     }
 }
 
