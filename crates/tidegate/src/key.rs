@@ -17,8 +17,8 @@ const DIGESTED: u8 = 0xff;
 pub(crate) struct Key([u64; 3]);
 
 impl Key {
-    /// The key of no values.
-    pub(crate) const EMPTY: Self = Self([0; 3]);
+    /// What no values make: a length that no key has.
+    pub(crate) const NONE: Self = Self([0, 0, 0xfe << 40]);
     /// A key as bytes, for its way through a receipt.
     pub(crate) const BYTES: usize = INLINE + 1;
 

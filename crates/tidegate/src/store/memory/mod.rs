@@ -2,6 +2,7 @@
 
 mod ledger;
 mod shards;
+mod table;
 
 use std::{
     hash::{BuildHasher, Hasher},
@@ -105,7 +106,7 @@ impl Memory {
     pub(crate) fn reset(&self, set: &PolicySet, ask: &Ask, now: u64) {
         let table = &set.policies[usize::from(ask.policy)].table;
         self.ledger.void(table.made(), ask.key, set.forgotten_at(now), now);
-        table.remove(&self.seed, &ask.key);
+        table.remove(&self.seed, ask.key);
     }
 }
 
@@ -158,9 +159,9 @@ macro_rules! tables {
                 }
             }
 
-            fn remove(&self, seed: &Seed, key: &Key) {
+            fn remove(&self, seed: &Seed, key: Key) {
                 match self {
-                    $(Self::$variant(shards) => shards.remove(seed.hash(key.words()), key),)*
+                    $(Self::$variant(shards) => shards.remove(seed, key),)*
                 }
             }
         }

@@ -7,10 +7,12 @@ use std::{
     sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
 };
 
-use hashbrown::HashTable;
 use parking_lot::{Mutex, MutexGuard};
 
-use super::{Amendment, Seed};
+use super::{
+    Amendment, Seed,
+    table::{Entry, Table},
+};
 use crate::{
     Decision,
     algorithm::{Charge, Evaluation, Plan, State},
@@ -39,89 +41,34 @@ pub(crate) struct Shards<S> {
 struct Aligned<T>(T);
 
 struct Shard<S> {
-    table: HashTable<Entry<S>>,
-    /// The bucket that the next sweep looks at.
+    table: Table<S>,
+    /// The place that the next sweep looks at.
     cursor: usize,
-}
-
-struct Entry<S> {
-    /// The key, and in its two spare bytes the number of the era that the state was written in.
-    words: [u64; 3],
-    state: S,
-}
-
-const ERA_SHIFT: u32 = 48;
-
-impl<S: State> Entry<S> {
-    fn new(key: Key, era: u16, state: S) -> Self {
-        let mut entry = Self { words: key.words(), state };
-        entry.set_era(era);
-        entry
-    }
-
-    /// As [`Seed::hash`] wants it: without the index.
-    fn key_words(&self) -> [u64; 3] {
-        let [first, second, third] = self.words;
-        [first, second, third << (64 - ERA_SHIFT) >> (64 - ERA_SHIFT)]
-    }
-
-    /// The state as of the current era.
-    fn read(&self, prepared: &Prepared) -> Result<Cow<'_, S>, Stale> {
-        let key = Key::from_words(self.key_words());
-        let mut state = Cow::Borrowed(&self.state);
-        for (old, new, since) in prepared.changes(self.era(), &key).ok_or(Stale)? {
-            if S::terms(old) != S::terms(new) {
-                state = Cow::Owned(state.convert(old, new, since));
-            }
-        }
-        Ok(state)
-    }
-
-    /// The state as of the current era, and the plan that it is under.
-    fn read_with_plan<'a>(&'a self, prepared: &'a Prepared) -> Result<(Cow<'a, S>, &'a Plan), Stale> {
-        Ok((self.read(prepared)?, prepared.plan_of(&Key::from_words(self.key_words()))))
-    }
-
-    #[inline]
-    fn is_of(&self, key: Key) -> bool {
-        let [[a, b, c], [x, y, z]] = [self.words, key.words()];
-        (a ^ x) | (b ^ y) | (c ^ z) << (64 - ERA_SHIFT) == 0
-    }
-
-    #[inline]
-    fn era(&self) -> u16 {
-        (self.words[2] >> ERA_SHIFT) as u16
-    }
-
-    #[inline]
-    fn set_era(&mut self, era: u16) {
-        self.words[2] = self.key_words()[2] | u64::from(era) << ERA_SHIFT;
-    }
 }
 
 /// Enough that two threads rarely meet; fewer in a small store, where a sample must see most of the keys.
 const MAX_SHARDS: usize = 64;
 const KEYS_PER_SHARD: usize = 1024;
 const SHARES: usize = 1024;
-/// Buckets looked at on each insert. A whole pass takes a quarter as many inserts as there are buckets, so what has
+/// Places looked at on each insert. A whole pass takes a quarter as many inserts as there are places, so what has
 /// expired never outgrows what lives.
 const SWEEP: usize = 4;
-/// Keys weighed to find the one to evict, and buckets looked at to find them.
+/// Keys weighed to find the one to evict, and places looked at to find them.
 const SAMPLE: usize = 16;
-const SAMPLE_BUCKETS: usize = 256;
+const SAMPLE_PLACES: usize = 256;
 
 impl<S: State> Shards<S> {
     pub(super) fn new(max_keys: usize) -> Self {
         static MADE: AtomicU64 = AtomicU64::new(0);
         let shards = (max_keys / KEYS_PER_SHARD).next_power_of_two().clamp(1, MAX_SHARDS);
-        let overflow = Entry { words: Key::EMPTY.words(), state: S::default() };
+        let overflow = Entry::new(Key::NONE, 0, S::default());
         // The largest shard gets twice the share of the smallest. A hash table is between half full and full, and then
         // doubles; of equal shards all would be half full, and all would double, at the same time.
         let share = |slot: usize| ((1.0 + slot as f64 / SHARES as f64).log2() * shards as f64) as u8;
         Self {
             shares: std::array::from_fn(share),
             made: MADE.fetch_add(1, Relaxed),
-            shards: (0..shards).map(|_| Aligned(Mutex::new(Shard { table: HashTable::new(), cursor: 0 }))).collect(),
+            shards: (0..shards).map(|_| Aligned(Mutex::new(Shard { table: Table::new(), cursor: 0 }))).collect(),
             keys: AtomicUsize::new(0),
             max_keys: max_keys.max(1),
             overflow: Mutex::new(overflow),
@@ -144,7 +91,8 @@ impl<S: State> Shards<S> {
     ) -> Decision {
         let hash = seed.hash(ask.key.words());
         let mut shard = self.shard(hash).lock();
-        match shard.table.find_mut(hash, |entry| entry.is_of(ask.key)) {
+        let entry = shard.table.find(hash, ask.key).map(|place| shard.table.at(place));
+        match entry {
             Some(entry) if entry.era() == prepared.era => {
                 let plan = prepared.plan(ask.plan);
                 let evaluation = entry.state.evaluate(plan, now, ask.cost);
@@ -183,15 +131,15 @@ impl<S: State> Shards<S> {
     ) -> Result<Slot<'a, S>, Stale> {
         let hash = seed.hash(ask.key.words());
         let shard = self.shard(hash).lock();
-        let place = match shard.table.find_bucket_index(hash, |entry| entry.is_of(ask.key)) {
-            Some(index) => match shard.table.get_bucket(index).expect("just found").read(prepared)? {
-                Cow::Borrowed(_) => Place::Kept(index),
-                Cow::Owned(state) => Place::Converted(index, state),
+        let place = match shard.table.find(hash, ask.key) {
+            Some(place) => match shard.table.get(place).expect("just found").read(prepared)? {
+                Cow::Borrowed(_) => Place::Kept(place),
+                Cow::Owned(state) => Place::Converted(place, state),
             },
             None if self.keys.load(Relaxed) < self.max_keys => Place::Fresh { state: S::default(), victim: None },
             None => self.place_when_full(&shard, hash, prepared, now)?,
         };
-        Ok(Slot { ask, now, prepared, plan: prepared.plan(ask.plan), hash, seed, shards: self, shard, place })
+        Ok(Slot { ask, now, prepared, plan: prepared.plan(ask.plan), seed, shards: self, shard, place })
     }
 
     #[cold]
@@ -205,10 +153,11 @@ impl<S: State> Shards<S> {
         Ok(Place::Overflow(overflow))
     }
 
-    pub(super) fn remove(&self, hash: u64, key: &Key) {
+    pub(super) fn remove(&self, seed: &Seed, key: Key) {
+        let hash = seed.hash(key.words());
         let mut shard = self.shard(hash).lock();
-        if let Ok(entry) = shard.table.find_entry(hash, |entry| entry.is_of(*key)) {
-            entry.remove();
+        if let Some(place) = shard.table.find(hash, key) {
+            shard.table.remove(seed, place);
             self.keys.fetch_sub(1, Relaxed);
         }
     }
@@ -220,12 +169,12 @@ impl<S: State> Shards<S> {
             if let Ok(Cow::Owned(state)) = entry.read(prepared) {
                 entry.state = state;
             }
-            if prepared.changes(entry.era(), &Key::EMPTY).is_some() {
+            if prepared.changes(entry.era(), &Key::NONE).is_some() {
                 entry.set_era(prepared.era);
             }
         };
         for Aligned(shard) in &self.shards {
-            shard.lock().table.iter_mut().for_each(write);
+            shard.lock().table.entries_mut().for_each(write);
         }
         write(&mut self.overflow.lock());
     }
@@ -235,7 +184,7 @@ impl<S: State> Shards<S> {
         let mut bytes = size_of::<Self>() + size_of_val(&*self.shards);
         for Aligned(shard) in &self.shards {
             let shard = shard.lock();
-            bytes += shard.table.allocation_size() + shard.table.iter().map(|entry| entry.state.heap_bytes()).sum::<usize>();
+            bytes += shard.table.bytes() + shard.table.entries().map(|entry| entry.state.heap_bytes()).sum::<usize>();
         }
         (self.keys.load(Relaxed), bytes)
     }
@@ -248,13 +197,32 @@ impl<S: State> Shards<S> {
     }
 }
 
+impl<S: State> Entry<S> {
+    /// The state as of the current era.
+    fn read(&self, prepared: &Prepared) -> Result<Cow<'_, S>, Stale> {
+        let key = self.key();
+        let mut state = Cow::Borrowed(&self.state);
+        for (old, new, since) in prepared.changes(self.era(), &key).ok_or(Stale)? {
+            if S::terms(old) != S::terms(new) {
+                state = Cow::Owned(state.convert(old, new, since));
+            }
+        }
+        Ok(state)
+    }
+
+    /// The state as of the current era, and the plan that it is under.
+    fn read_with_plan<'a>(&'a self, prepared: &'a Prepared) -> Result<(Cow<'a, S>, &'a Plan), Stale> {
+        Ok((self.read(prepared)?, prepared.plan_of(&self.key())))
+    }
+}
+
 impl<S: State> Shard<S> {
-    /// The bucket of the key to lose: one that has expired, else of a sample the one with most of its limit left.
+    /// The place of the key to lose: one that has expired, else of a sample the one with most of its limit left.
     /// Never one that is at its limit.
     fn victim(&self, hash: u64, prepared: &Prepared, now: u64) -> Result<Option<usize>, Stale> {
-        let buckets = self.table.num_buckets();
-        let around = (0..buckets.min(SAMPLE_BUCKETS)).map(|step| (hash as usize).wrapping_add(step) % buckets);
-        let keys = around.filter_map(|index| self.table.get_bucket(index).map(|entry| (index, entry)));
+        let places = self.table.places();
+        let around = (0..places.min(SAMPLE_PLACES)).map(|step| (hash as usize).wrapping_add(step) % places);
+        let keys = around.filter_map(|index| self.table.get(index).map(|entry| (index, entry)));
         let mut best: Option<(usize, u64, u64)> = None;
         for (index, entry) in keys.take(SAMPLE) {
             let (state, plan) = entry.read_with_plan(prepared)?;
@@ -272,23 +240,25 @@ impl<S: State> Shard<S> {
         Ok(best.map(|(index, ..)| index))
     }
 
-    /// Drops what has expired of the next few buckets, and says how many that were.
+    /// Drops what has expired at the next few places, and says how many that were.
     fn sweep(&mut self, seed: &Seed, prepared: &Prepared, now: u64) -> usize {
         let mut dropped = 0;
-        let buckets = self.table.num_buckets();
-        for _ in 0..SWEEP.min(buckets) {
-            self.cursor = (self.cursor + 1) % buckets;
-            let expired = self.table.get_bucket(self.cursor).is_some_and(|entry| {
-                // What is under a quota not known here is newer than that.
+        for _ in 0..SWEEP.min(self.table.places()) {
+            let expired = self.table.get(self.cursor).is_some_and(|entry| {
+                // What is from an era not known here is newer than that.
                 entry.read_with_plan(prepared).is_ok_and(|(state, plan)| state.reset_after(plan, now) == 0)
             });
-            if expired && let Ok(entry) = self.table.get_bucket_entry(self.cursor) {
-                entry.remove();
+            if expired {
+                // Another may have moved here: look again.
+                self.table.remove(seed, self.cursor);
                 dropped += 1;
+            } else {
+                self.cursor += 1;
             }
-        }
-        if self.cursor == 0 && self.table.len() < buckets / 8 {
-            self.table.shrink_to(2 * self.table.len(), |entry| seed.hash(entry.key_words()));
+            if self.cursor >= self.table.places() {
+                self.cursor = 0;
+                self.table.shrink(seed);
+            }
         }
         dropped
     }
@@ -300,7 +270,6 @@ pub(super) struct Slot<'a, S> {
     now: u64,
     prepared: &'a Prepared,
     plan: &'a Plan,
-    hash: u64,
     seed: &'a Seed,
     shards: &'a Shards<S>,
     shard: MutexGuard<'a, Shard<S>>,
@@ -308,11 +277,11 @@ pub(super) struct Slot<'a, S> {
 }
 
 enum Place<'a, S> {
-    /// A bucket whose state reads right under the ask's quota.
+    /// A place whose state reads right under the ask's quota.
     Kept(usize),
-    /// A bucket whose state has to be written anew under the ask's quota, as this.
+    /// A place whose state has to be written anew under the ask's quota, as this.
     Converted(usize, S),
-    /// No bucket yet; where there is no room, that of the victim.
+    /// No place yet; where there is no room, that of the victim.
     Fresh {
         state: S,
         victim: Option<usize>,
@@ -324,7 +293,7 @@ impl<S: State> Slot<'_, S> {
     #[inline]
     fn state(&self) -> &S {
         match &self.place {
-            Place::Kept(index) => &self.shard.table.get_bucket(*index).expect("found under this lock").state,
+            Place::Kept(index) => &self.shard.table.get(*index).expect("found under this lock").state,
             Place::Converted(_, state) | Place::Fresh { state, .. } => state,
             Place::Overflow(entry) => &entry.state,
         }
@@ -360,14 +329,14 @@ impl<S: State> Slot<'_, S> {
     fn update<T>(&mut self, change: impl FnOnce(&mut S) -> T) -> T {
         match &mut self.place {
             Place::Kept(index) => {
-                let entry = self.shard.table.get_bucket_mut(*index).expect("found under this lock");
+                let entry = self.shard.table.at(*index);
                 entry.set_era(self.prepared.era);
                 change(&mut entry.state)
             }
             Place::Converted(index, state) => {
                 let index = *index;
                 let done = change(state);
-                let entry = self.shard.table.get_bucket_mut(index).expect("found under this lock");
+                let entry = self.shard.table.at(index);
                 entry.set_era(self.prepared.era);
                 entry.state = std::mem::take(state);
                 self.place = Place::Kept(index);
@@ -385,20 +354,16 @@ impl<S: State> Slot<'_, S> {
     }
 
     fn insert(&mut self, state: S, victim: Option<usize>) -> usize {
+        let Self { seed, prepared, shards, now, .. } = *self;
         let shard = &mut *self.shard;
-        if let Some(entry) = victim.and_then(|index| shard.table.get_bucket_entry(index).ok()) {
-            entry.remove();
-            self.shards.keys.fetch_sub(1, Relaxed);
+        if let Some(victim) = victim {
+            shard.table.remove(seed, victim);
+            shards.keys.fetch_sub(1, Relaxed);
         }
-        let dropped = shard.sweep(self.seed, self.prepared, self.now);
-        self.shards.keys.fetch_sub(dropped, Relaxed);
-        self.shards.keys.fetch_add(1, Relaxed);
-        shard
-            .table
-            .insert_unique(self.hash, Entry::new(self.ask.key, self.prepared.era, state), |entry| {
-                self.seed.hash(entry.key_words())
-            })
-            .bucket_index()
+        let dropped = shard.sweep(seed, prepared, now);
+        shards.keys.fetch_sub(dropped, Relaxed);
+        shards.keys.fetch_add(1, Relaxed);
+        shard.table.insert(seed, Entry::new(self.ask.key, prepared.era, state))
     }
 }
 
