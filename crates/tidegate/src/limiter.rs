@@ -180,9 +180,11 @@ impl Limiter {
             set.store(new);
             version.store(newest, Release);
         };
-        let making = Making { old: Some(&set.load()), digester, max_keys: *max_keys, now: self.now() };
+        let old = set.load();
+        let making = Making { old: Some(&old), digester, max_keys: *max_keys, now: self.now() };
         let new = Arc::new(PolicySet::new(policies, &making)?);
         serve(Arc::clone(&new));
+        Memory::clear_gone(&old, &new);
         if new.policies.iter().any(Prepared::has_long_past) {
             Memory::carry_over(&new);
             serve(Arc::new(new.without_long_pasts()));
@@ -402,5 +404,40 @@ impl fmt::Debug for Builder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Not the secret.
         f.debug_struct("Builder").field("policies", &self.policies).field("max_keys", &self.max_keys).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_policy_that_is_gone_holds_nothing_though_handles_still_know_it() {
+        let limiter = Limiter::in_memory(Quota::per_hour(5));
+        (0..1000).for_each(|user| drop(limiter.check(&user.to_string())));
+        let table = limiter.set.policies[0].table.clone();
+        assert_eq!(table.size().0, 1000);
+        limiter.configure([Policy::new("other", Quota::per_hour(5))]).expect("a policy");
+        assert_eq!(table.size().0, 0);
+        assert_eq!(limiter.check("1").strictest().expect("it applies").policy(), "other");
+    }
+
+    #[test]
+    fn states_are_written_anew_before_a_policy_has_too_long_a_past() {
+        let limiter = Limiter::in_memory(Quota::per_hour(1000));
+        let _ = limiter.check_n("a", 7);
+        for limit in 1..500 {
+            limiter.set_quota("default", Quota::per_hour(1000 + limit)).expect("a quota");
+            assert!(!limiter.clone().set.policies[0].has_long_past());
+            assert_eq!(limiter.remaining("a"), Some(993 + limit));
+        }
+    }
+
+    #[test]
+    fn decisions_and_limiters_cross_threads() {
+        fn crosses<T: Send + Sync + 'static>() {}
+        crosses::<Limiter>();
+        crosses::<Decision>();
+        crosses::<Receipt>();
     }
 }

@@ -9,7 +9,7 @@ use crate::key::Key;
 
 pub(crate) struct Ledger {
     inner: Mutex<Inner>,
-    /// Above this many live lines a receipt is refused rather than forgotten: that never gives capacity away.
+    /// Above this many live lines of a kind receipts are refused rather than lines forgotten: that never gives capacity away.
     max_lines: usize,
 }
 
@@ -19,6 +19,8 @@ struct Inner {
     used: HashMap<u64, u64>,
     /// Tables and keys that were reset, when, and until when that matters.
     reset: HashMap<(u64, Key), (u64, u64)>,
+    /// Whatever was charged up to then is void: there were too many resets to keep apart.
+    all_void: Option<u64>,
     /// Sweep when this many lines are reached.
     sweep_at: usize,
 }
@@ -31,35 +33,65 @@ impl Ledger {
     /// Marks a receipt as used; false if it was used before.
     pub(crate) fn spend(&self, receipt: u64, until: u64, now: u64) -> bool {
         let mut inner = self.inner.lock();
-        inner.sweep(now);
-        if inner.used.len() >= self.max_lines && !inner.used.contains_key(&receipt) {
-            return false;
-        }
-        inner.used.insert(receipt, until).is_none()
+        inner.sweep(now, self.max_lines);
+        let known = inner.used.contains_key(&receipt);
+        !known && inner.used.len() < self.max_lines && inner.used.insert(receipt, until).is_none()
     }
 
     /// Whether what a key was charged at `at` has been wiped by a reset since.
     pub(crate) fn is_void(&self, table: u64, key: Key, at: u64) -> bool {
-        self.inner.lock().reset.get(&(table, key)).is_some_and(|(reset, _)| at <= *reset)
+        let inner = self.inner.lock();
+        let own = inner.reset.get(&(table, key)).map(|(reset, _)| *reset);
+        own.max(inner.all_void).is_some_and(|reset| at <= reset)
     }
 
     /// Makes void what `key` was charged up to now.
     pub(super) fn void(&self, table: u64, key: Key, until: u64, now: u64) {
         let mut inner = self.inner.lock();
-        inner.sweep(now);
+        inner.sweep(now, self.max_lines);
         // A clock that has stepped back may have charged ahead of now; what is later than that is a new charge.
         let line = inner.reset.entry((table, key)).or_insert((now, until));
         *line = (line.0.max(now), line.1.max(until));
+        if inner.reset.len() > self.max_lines {
+            inner.reset.clear();
+            inner.all_void = inner.all_void.max(Some(now));
+        }
     }
 }
 
 impl Inner {
-    /// Drops what no longer matters whenever the ledger has doubled since the last time.
-    fn sweep(&mut self, now: u64) {
-        if self.used.len() + self.reset.len() >= self.sweep_at {
+    /// Drops what no longer matters whenever the ledger has doubled since the last time, or is full.
+    fn sweep(&mut self, now: u64, max_lines: usize) {
+        let (used, reset) = (self.used.len(), self.reset.len());
+        if used + reset >= self.sweep_at || used.max(reset) >= max_lines {
             self.used.retain(|_, until| *until > now);
             self.reset.retain(|_, (_, until)| *until > now);
             self.sweep_at = 64 + 2 * (self.used.len() + self.reset.len());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_ledger_refuses_receipts_and_forgets_none() {
+        let ledger = Ledger::new(0);
+        assert!((0..1024).all(|receipt| ledger.spend(receipt, 100, 1)));
+        assert!(!ledger.spend(5, 100, 2), "used before");
+        assert!(!ledger.spend(5000, 100, 2), "no room");
+        assert!(ledger.spend(5000, 300, 200), "the others no longer matter");
+    }
+
+    #[test]
+    fn too_many_resets_void_all_that_came_before() {
+        let ledger = Ledger::new(0);
+        let key = |number: u32| Key::of(&crate::key::Digester::new(b""), &number.to_le_bytes());
+        (0..1024).for_each(|number| ledger.void(1, key(number), 100, 10));
+        assert!(ledger.is_void(1, key(7), 10) && !ledger.is_void(1, key(7), 11));
+        assert!(!ledger.is_void(1, key(9999), 10) && !ledger.is_void(2, key(7), 10));
+        ledger.void(1, key(1024), 100, 20);
+        assert!(ledger.is_void(1, key(9999), 20) && !ledger.is_void(1, key(9999), 21));
     }
 }

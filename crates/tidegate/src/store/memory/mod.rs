@@ -1,8 +1,8 @@
 //! The memory store: one typed table per policy, decided under the locks of the shards that a hit touches.
 
 mod ledger;
+mod places;
 mod shards;
-mod table;
 
 use std::{
     hash::{BuildHasher, Hasher},
@@ -95,6 +95,12 @@ impl Memory {
         set.policies[usize::from(ask.policy)].lock(&self.seed, ask, now).map(|mut slot| slot.amend(amendment))
     }
 
+    /// Frees what policies of `old` hold that are not in `new`: handles of the limiter may keep the old set for long.
+    pub(crate) fn clear_gone(old: &PolicySet, new: &PolicySet) {
+        let stays = |table: &Table| new.policies.iter().any(|prepared| prepared.table.made() == table.made());
+        old.policies.iter().map(|prepared| &prepared.table).filter(|table| !stays(table)).for_each(Table::clear);
+    }
+
     /// Writes the states of policies with a long past anew, so that it can be forgotten.
     pub(crate) fn carry_over(set: &PolicySet) {
         for prepared in set.policies.iter().filter(|prepared| prepared.has_long_past()) {
@@ -150,6 +156,12 @@ macro_rules! tables {
             ) -> Decision {
                 match self {
                     $(Self::$variant(shards) => shards.decide(seed, prepared, ask, intent, now, again),)*
+                }
+            }
+
+            fn clear(&self) {
+                match self {
+                    $(Self::$variant(shards) => shards.clear(),)*
                 }
             }
 

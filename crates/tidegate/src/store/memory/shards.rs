@@ -1,4 +1,4 @@
-//! One policy's keys: a hash table in shards, bounded, which loses what has expired as it goes and what matters least
+//! One policy's keys: places in shards, bounded, which loses what has expired as it goes and what matters least
 //! when it is full. It needs no thread of its own.
 
 use std::{
@@ -11,7 +11,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::{
     Amendment, Seed,
-    table::{Entry, Table},
+    places::{Entry, Places},
 };
 use crate::{
     Decision,
@@ -41,7 +41,7 @@ pub(crate) struct Shards<S> {
 struct Aligned<T>(T);
 
 struct Shard<S> {
-    table: Table<S>,
+    places: Places<S>,
     /// The place that the next sweep looks at.
     cursor: usize,
 }
@@ -68,7 +68,7 @@ impl<S: State> Shards<S> {
         Self {
             shares: std::array::from_fn(share),
             made: MADE.fetch_add(1, Relaxed),
-            shards: (0..shards).map(|_| Aligned(Mutex::new(Shard { table: Table::new(), cursor: 0 }))).collect(),
+            shards: (0..shards).map(|_| Aligned(Mutex::new(Shard { places: Places::new(), cursor: 0 }))).collect(),
             keys: AtomicUsize::new(0),
             max_keys: max_keys.max(1),
             overflow: Mutex::new(overflow),
@@ -91,7 +91,7 @@ impl<S: State> Shards<S> {
     ) -> Decision {
         let hash = seed.hash(ask.key.words());
         let mut shard = self.shard(hash).lock();
-        let entry = shard.table.find(hash, ask.key).map(|place| shard.table.at(place));
+        let entry = shard.places.find(hash, ask.key).map(|place| shard.places.at(place));
         match entry {
             Some(entry) if entry.era() == prepared.era => {
                 let plan = prepared.plan(ask.plan);
@@ -131,8 +131,8 @@ impl<S: State> Shards<S> {
     ) -> Result<Slot<'a, S>, Stale> {
         let hash = seed.hash(ask.key.words());
         let shard = self.shard(hash).lock();
-        let place = match shard.table.find(hash, ask.key) {
-            Some(place) => match shard.table.get(place).expect("just found").read(prepared)? {
+        let place = match shard.places.find(hash, ask.key) {
+            Some(place) => match shard.places.get(place).expect("just found").read(prepared)? {
                 Cow::Borrowed(_) => Place::Kept(place),
                 Cow::Owned(state) => Place::Converted(place, state),
             },
@@ -156,9 +156,19 @@ impl<S: State> Shards<S> {
     pub(super) fn remove(&self, seed: &Seed, key: Key) {
         let hash = seed.hash(key.words());
         let mut shard = self.shard(hash).lock();
-        if let Some(place) = shard.table.find(hash, key) {
-            shard.table.remove(seed, place);
+        if let Some(place) = shard.places.find(hash, key) {
+            shard.places.remove(seed, place);
             self.keys.fetch_sub(1, Relaxed);
+        }
+    }
+
+    /// Forgets every key.
+    pub(super) fn clear(&self) {
+        for Aligned(shard) in &self.shards {
+            let mut shard = shard.lock();
+            self.keys.fetch_sub(shard.places.entries().count(), Relaxed);
+            shard.places = Places::new();
+            shard.cursor = 0;
         }
     }
 
@@ -174,7 +184,7 @@ impl<S: State> Shards<S> {
             }
         };
         for Aligned(shard) in &self.shards {
-            shard.lock().table.entries_mut().for_each(write);
+            shard.lock().places.entries_mut().for_each(write);
         }
         write(&mut self.overflow.lock());
     }
@@ -184,14 +194,14 @@ impl<S: State> Shards<S> {
         let mut bytes = size_of::<Self>() + size_of_val(&*self.shards);
         for Aligned(shard) in &self.shards {
             let shard = shard.lock();
-            bytes += shard.table.bytes() + shard.table.entries().map(|entry| entry.state.heap_bytes()).sum::<usize>();
+            bytes += shard.places.bytes() + shard.places.entries().map(|entry| entry.state.heap_bytes()).sum::<usize>();
         }
         (self.keys.load(Relaxed), bytes)
     }
 
     #[inline]
     fn shard(&self, hash: u64) -> &Mutex<Shard<S>> {
-        // Not the bits that the table itself goes by: the lowest and the highest.
+        // Not the lowest bits, by which a place is found.
         let share = self.shares[(hash >> 32) as usize % SHARES];
         &self.shards[usize::from(share)].0
     }
@@ -220,9 +230,9 @@ impl<S: State> Shard<S> {
     /// The place of the key to lose: one that has expired, else of a sample the one with most of its limit left.
     /// Never one that is at its limit.
     fn victim(&self, hash: u64, prepared: &Prepared, now: u64) -> Result<Option<usize>, Stale> {
-        let places = self.table.places();
+        let places = self.places.count();
         let around = (0..places.min(SAMPLE_PLACES)).map(|step| (hash as usize).wrapping_add(step) % places);
-        let keys = around.filter_map(|index| self.table.get(index).map(|entry| (index, entry)));
+        let keys = around.filter_map(|index| self.places.get(index).map(|entry| (index, entry)));
         let mut best: Option<(usize, u64, u64)> = None;
         for (index, entry) in keys.take(SAMPLE) {
             let (state, plan) = entry.read_with_plan(prepared)?;
@@ -243,21 +253,21 @@ impl<S: State> Shard<S> {
     /// Drops what has expired at the next few places, and says how many that were.
     fn sweep(&mut self, seed: &Seed, prepared: &Prepared, now: u64) -> usize {
         let mut dropped = 0;
-        for _ in 0..SWEEP.min(self.table.places()) {
-            let expired = self.table.get(self.cursor).is_some_and(|entry| {
+        for _ in 0..SWEEP.min(self.places.count()) {
+            let expired = self.places.get(self.cursor).is_some_and(|entry| {
                 // What is from an era not known here is newer than that.
                 entry.read_with_plan(prepared).is_ok_and(|(state, plan)| state.reset_after(plan, now) == 0)
             });
             if expired {
                 // Another may have moved here: look again.
-                self.table.remove(seed, self.cursor);
+                self.places.remove(seed, self.cursor);
                 dropped += 1;
             } else {
                 self.cursor += 1;
             }
-            if self.cursor >= self.table.places() {
+            if self.cursor >= self.places.count() {
                 self.cursor = 0;
-                self.table.shrink(seed);
+                self.places.shrink(seed);
             }
         }
         dropped
@@ -293,7 +303,7 @@ impl<S: State> Slot<'_, S> {
     #[inline]
     fn state(&self) -> &S {
         match &self.place {
-            Place::Kept(index) => &self.shard.table.get(*index).expect("found under this lock").state,
+            Place::Kept(index) => &self.shard.places.get(*index).expect("found under this lock").state,
             Place::Converted(_, state) | Place::Fresh { state, .. } => state,
             Place::Overflow(entry) => &entry.state,
         }
@@ -329,14 +339,14 @@ impl<S: State> Slot<'_, S> {
     fn update<T>(&mut self, change: impl FnOnce(&mut S) -> T) -> T {
         match &mut self.place {
             Place::Kept(index) => {
-                let entry = self.shard.table.at(*index);
+                let entry = self.shard.places.at(*index);
                 entry.set_era(self.prepared.era);
                 change(&mut entry.state)
             }
             Place::Converted(index, state) => {
                 let index = *index;
                 let done = change(state);
-                let entry = self.shard.table.at(index);
+                let entry = self.shard.places.at(index);
                 entry.set_era(self.prepared.era);
                 entry.state = std::mem::take(state);
                 self.place = Place::Kept(index);
@@ -357,13 +367,13 @@ impl<S: State> Slot<'_, S> {
         let Self { seed, prepared, shards, now, .. } = *self;
         let shard = &mut *self.shard;
         if let Some(victim) = victim {
-            shard.table.remove(seed, victim);
+            shard.places.remove(seed, victim);
             shards.keys.fetch_sub(1, Relaxed);
         }
         let dropped = shard.sweep(seed, prepared, now);
         shards.keys.fetch_sub(dropped, Relaxed);
         shards.keys.fetch_add(1, Relaxed);
-        shard.table.insert(seed, Entry::new(self.ask.key, prepared.era, state))
+        shard.places.insert(seed, Entry::new(self.ask.key, prepared.era, state))
     }
 }
 

@@ -5,9 +5,10 @@
 use super::Seed;
 use crate::{algorithm::State, key::Key};
 
-pub(super) struct Table<S> {
+pub(super) struct Places<S> {
     /// A power of two of them, or none.
     places: Box<[Entry<S>]>,
+    /// How many are taken.
     len: usize,
 }
 
@@ -20,13 +21,13 @@ pub(super) struct Entry<S> {
 const ERA_SHIFT: u32 = 48;
 const FIRST_PLACES: usize = 8;
 
-impl<S: State> Table<S> {
+impl<S: State> Places<S> {
     pub(super) fn new() -> Self {
         Self { places: Box::default(), len: 0 }
     }
 
     /// How many places there are, free ones included.
-    pub(super) fn places(&self) -> usize {
+    pub(super) fn count(&self) -> usize {
         self.places.len()
     }
 
@@ -189,7 +190,7 @@ mod tests {
         fn holds_what_a_map_holds(steps in prop::collection::vec((0..200u16, 0..3u8), 0..600)) {
             let seed = Seed::default();
             let hash = |number| seed.hash(key(number).words());
-            let mut table: Table<Window> = Table::new();
+            let mut table: Places<Window> = Places::new();
             let mut map = HashMap::new();
             for (turn, (number, action)) in steps.into_iter().enumerate() {
                 let found = table.find(hash(number), key(number));
