@@ -86,10 +86,9 @@ end
 -- Gives back what would not have been paid since.
 function gcra.refund(state, plan, now, at, amount)
   local back = at <= now and math.max(amount * plan.interval - (now - at), 0) or 0
-  back = math.min(back, backlog_of(state, plan, now))
-  if back > 0 then
-    -- The bits stay: they may say too much, never too little.
-    state.time = state.time - back
+  local backlog = backlog_of(state, plan, now)
+  if backlog > 0 then
+    set(state, plan, now, math.max(backlog - back, 0))
     save(state, plan, now)
   end
 end

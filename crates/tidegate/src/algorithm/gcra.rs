@@ -56,8 +56,10 @@ impl State for Arrival {
     fn refund(&mut self, plan: &Plan, now: u64, at: u64, amount: u64) {
         let paid = now.checked_sub(at).unwrap_or(u64::MAX);
         let back = amount.saturating_mul(plan.interval).saturating_sub(paid);
-        // The bits stay: they may say too much, never too little.
-        self.0 -= back.min(self.backlog(plan, now));
+        match self.backlog(plan, now) {
+            0 => {}
+            backlog => *self = Self::new(plan, now, backlog.saturating_sub(back)),
+        }
     }
 
     fn terms(plan: &Plan) -> Terms {

@@ -226,6 +226,7 @@ impl Model {
         let (window, interval, limit) = (self.window(), self.interval(), i128::from(self.scene.quota.limit()));
         let missing = self.missing(now);
         let elapsed = now - charged_at;
+        let burst = self.capacity() * interval;
         match &mut self.state {
             State::Entries(entries) => {
                 for entry in entries.iter_mut().filter(|entry| entry.members.contains(&charge)) {
@@ -238,9 +239,11 @@ impl Model {
                 *parts = (missing - (amount * window - elapsed * limit).max(0)).max(0);
                 *at = now;
             }
-            State::Arrival { time, .. } => {
-                *time = (*time - (amount * interval - elapsed).max(0)).max(now.min(*time));
+            State::Arrival { time, debt } if *time > now => {
+                *time = (*time - (amount * interval - elapsed).max(0)).max(now);
+                *debt = (*time - now - burst).max(0);
             }
+            State::Arrival { .. } => {}
         }
     }
 

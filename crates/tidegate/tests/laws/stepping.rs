@@ -45,8 +45,9 @@ fn small_step_back_admits_nothing_extra() {
 fn large_step_back_locks_nobody_out_and_gives_one_capacity() {
     property(120, filled, |((scene, steps), more)| {
         let mut world = World::after(scene, &steps);
-        // Before all that happened, by more than any state reaches ahead.
-        let reach = world.now() - scene.start + world.peek(0).reset + 3 * scene.window();
+        // Before all that happened, by more than any state reaches ahead: gcra remembers a debt by a power of two.
+        let deepest = World::new(scene).run(&steps).into_iter().flatten().map(|answer| answer.reset).max().unwrap_or(0);
+        let reach = world.now() - scene.start + 2 * deepest + 3 * scene.window();
         // The clock must have so far to fall.
         prop_assume!(world.now() > reach + more);
         world.take(Step::Back(reach + more + 1));
