@@ -21,14 +21,16 @@ fn undone(mix: Mix) -> impl Fn(Algorithm) -> BoxedStrategy<(Case, usize, [u64; 3
     }
 }
 
-/// The steps that changed something, and where among them the charges are.
+/// The steps that changed something, and where among them the charges are. Nothing where a debt grew beyond a hundred years
+/// and was cut: what is cut is forgiven, with the refund or without.
 fn effective(scene: Scene, steps: &[Step]) -> Option<(Vec<Step>, Vec<usize>)> {
     let (mut kept, mut charges) = (Vec::new(), Vec::new());
     for (step, answer) in steps.iter().zip(World::new(scene).run(steps)) {
-        match answer {
-            Some(answer) if answer.charged == 0 => continue,
-            Some(_) => charges.push(kept.len()),
-            None => {}
+        match (step, answer) {
+            (Step::Charge(cost), Some(answer)) if answer.charged < *cost => return None,
+            (_, Some(answer)) if answer.charged == 0 => continue,
+            (_, Some(_)) => charges.push(kept.len()),
+            (_, None) => {}
         }
         kept.push(*step);
     }

@@ -48,8 +48,10 @@ fn large_step_back_locks_nobody_out_and_gives_one_capacity() {
         // Before all that happened, by more than any state reaches ahead: gcra remembers a debt by a power of two.
         let deepest = World::new(scene).run(&steps).into_iter().flatten().map(|answer| answer.reset).max().unwrap_or(0);
         let reach = world.now() - scene.start + 2 * deepest + 3 * scene.window();
-        // The clock must have so far to fall.
-        prop_assume!(world.now() > reach + more);
+        // The clock must have so far to fall; three times in four it has.
+        if world.now() <= reach + more {
+            return Ok(());
+        }
         world.take(Step::Back(reach + more + 1));
         prop_assert_eq!(drain(&mut world), scene.capacity());
         Ok(())

@@ -32,16 +32,15 @@ pub(crate) fn for_every_algorithm(test: impl Fn(Algorithm)) {
     assert!(failed.is_empty(), "fails for {failed:?}, for each as told above");
 }
 
-/// Tries `test` on `cases` values of each algorithm's strategy.
+/// Tries `test` on `cases` values of each algorithm's strategy, or as many as PROPTEST_CASES says.
 pub(crate) fn property<S: Strategy>(cases: u32, strategy: impl Fn(Algorithm) -> S, test: impl Fn(S::Value) -> TestCaseResult)
 where
     S::Value: Debug,
 {
+    let from_outside = |name: &str| env::var(name).ok().and_then(|number| number.parse::<u64>().ok());
+    let cases = from_outside("PROPTEST_CASES").map_or(cases, |cases| u32::try_from(cases).unwrap_or(u32::MAX));
     // One that is printed, so that what failed can be run again.
-    let seed = env::var("PROPTEST_RNG_SEED")
-        .ok()
-        .and_then(|seed| seed.parse().ok())
-        .unwrap_or_else(|| RandomState::new().hash_one(cases));
+    let seed = from_outside("PROPTEST_RNG_SEED").unwrap_or_else(|| RandomState::new().hash_one(cases));
     for_every_algorithm(|algorithm| {
         let config = Config { cases, failure_persistence: None, rng_seed: RngSeed::Fixed(seed), ..Config::default() };
         if let Err(failure) = TestRunner::new(config).run(&strategy(algorithm), &test) {
