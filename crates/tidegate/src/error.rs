@@ -87,7 +87,7 @@ pub enum ConfigError {
         /// What is wrong, and what to write instead.
         problem: &'static str,
     },
-    /// More than 65 535 policies, or different quotas of one policy since it was made.
+    /// More than 65 535 policies, or different quotas among one policy's overrides.
     TooMany(&'static str),
 }
 
