@@ -206,16 +206,31 @@ impl Limiter {
         self.inner.set.load().policies.iter().map(size).collect()
     }
 
-    /// The path of every hit. One policy under the newest set is the usual case and goes straight to its table.
+    /// The path of every hit.
     #[inline]
     fn decide(&self, hit: &Hit<'_>, intent: Intent) -> Decision {
         let now = self.now();
-        if self.set.version == self.inner.version.load(Acquire)
-            && let Some((prepared, ask)) = self.set.only_ask(hit, &self.inner.digester)
-        {
-            return self.inner.memory.decide_one(prepared, ask, intent, now, || self.decide_all(hit, intent, now));
+        if self.set.version == self.inner.version.load(Acquire) {
+            self.decide_by(&self.set, hit, intent, now)
+        } else {
+            self.decide_by_newest(hit, intent, now)
         }
-        self.decide_all(hit, intent, now)
+    }
+
+    /// One simple policy is the usual case and goes straight to its table.
+    #[inline]
+    fn decide_by(&self, set: &PolicySet, hit: &Hit<'_>, intent: Intent, now: u64) -> Decision {
+        let Inner { memory, digester, .. } = &*self.inner;
+        match set.only_ask(hit, digester) {
+            Some((prepared, ask)) => memory.decide_one(prepared, ask, intent, now, || self.decide_all(hit, intent, now)),
+            None => self.decide_all(hit, intent, now),
+        }
+    }
+
+    /// For a handle that was made before the policies were last replaced.
+    #[inline(never)]
+    fn decide_by_newest(&self, hit: &Hit<'_>, intent: Intent, now: u64) -> Decision {
+        self.decide_by(&self.inner.set.load(), hit, intent, now)
     }
 
     /// The path of a hit in every case.
