@@ -261,7 +261,7 @@ impl Limiter {
     fn amend(&self, receipt: &Receipt, target: impl Fn(&Policy, u64) -> u64) -> Decision {
         let Inner { set, memory, .. } = &*self.inner;
         let now = self.now();
-        let until = set.load().forgotten_at(receipt.charges.iter().map(|charged| charged.at).max().unwrap_or(now));
+        let until = receipt.charges.iter().map(|charged| set.load().forgotten_at(charged)).max().unwrap_or(now);
         if memory.ledger.spend(receipt.id, until, now) {
             for charged in &receipt.charges {
                 while self.amend_one(charged, now, &target).is_err() {}
@@ -445,6 +445,41 @@ mod tests {
             limiter.set_quota("default", Quota::per_hour(1000 + limit)).expect("a quota");
             assert!(!limiter.clone().set.policies[0].has_long_past());
             assert_eq!(limiter.remaining("a"), Some(993 + limit));
+        }
+    }
+
+    #[test]
+    fn a_receipt_for_a_great_debt_stays_used_until_the_debt_is_paid() {
+        for algorithm in [Algorithm::Gcra, Algorithm::TokenBucket] {
+            let clock = crate::ManualClock::default();
+            let policy = Policy::new("default", Quota::per_second(10)).algorithm(algorithm);
+            let limiter = Limiter::builder().policy(policy).clock(clock.clone()).build().expect("a policy");
+            let receipt = |cost| limiter.charge(Hit::from("a").cost(cost)).take_receipt().expect("charged");
+            let text = receipt(1000).to_string();
+            let _ = limiter.refund(text.parse().expect("a receipt"));
+            let _ = limiter.charge(Hit::from("a").cost(1000));
+            clock.advance(std::time::Duration::from_secs(10));
+            // Enough of them that the ledger looks what it can forget.
+            (0..200).for_each(|_| drop(limiter.refund(receipt(1))));
+            let again = limiter.refund(text.parse().expect("a receipt"));
+            let used = again.strictest().expect("it applies").used();
+            assert_eq!(used, 900, "{algorithm}");
+        }
+    }
+
+    #[test]
+    fn a_receipt_gives_nothing_back_from_a_policy_that_was_away() {
+        for algorithm in Algorithm::ALL {
+            let policy = Policy::new("default", Quota::per_day(10)).algorithm(*algorithm);
+            let limiter = Limiter::builder().clock(crate::ManualClock::default()).build().expect("no policy");
+            let configure = |policies: &[Policy]| limiter.configure(policies.iter().cloned()).expect("policies");
+            configure(std::slice::from_ref(&policy));
+            let receipt = limiter.check_n("a", 5).take_receipt().expect("allowed");
+            configure(&[]);
+            configure(&[policy]);
+            let _ = limiter.check_n("a", 5);
+            let refunded = limiter.refund(receipt);
+            assert_eq!(refunded.strictest().expect("it applies").used(), 5, "{algorithm}");
         }
     }
 

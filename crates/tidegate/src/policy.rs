@@ -106,12 +106,6 @@ impl Policy {
         self
     }
 
-    /// The same policy with another quota.
-    #[must_use]
-    pub fn with_quota(self, quota: Quota) -> Self {
-        Self { quota, ..self }
-    }
-
     /// The name.
     pub fn name(&self) -> &str {
         &self.name

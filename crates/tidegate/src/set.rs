@@ -131,10 +131,10 @@ impl PolicySet {
         Self { version: self.version + 1, policies, order: self.order.clone() }
     }
 
-    /// When nothing that was charged at `at` can matter any more.
-    pub(crate) fn forgotten_at(&self, at: u64) -> u64 {
-        let plans = self.policies.iter().flat_map(|prepared| &prepared.current.plans);
-        plans.map(|plan| plan.forgotten_at(at)).max().unwrap_or(at)
+    /// When a charge can give nothing back any more. Under other terms than now it gives nothing anyway.
+    pub(crate) fn forgotten_at(&self, charged: &Charged) -> u64 {
+        let plan = self.ask(charged).map(|ask| self.policies[usize::from(ask.policy)].plan(ask.plan));
+        plan.map_or(charged.at, |plan| plan.forgotten_at(charged.at, charged.cost))
     }
 }
 
@@ -151,7 +151,9 @@ impl Prepared {
         });
         let Some(old) = old else {
             let table = Table::new(policy.algorithm, max_keys);
-            let first = Era::new(&policy, digester, 0)?;
+            // Receipts of an earlier policy of this name are from before it; in a limiter's first set there is none.
+            let since = making.old.map_or(0, |_| now + 1);
+            let first = Era::new(&policy, digester, since)?;
             return Ok(Self::with(policy, table, first, 0, Vec::new()));
         };
         let quotas = |policy: &Policy| (policy.quota, policy.resolution, policy.overrides.clone());

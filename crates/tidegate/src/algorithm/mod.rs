@@ -131,9 +131,9 @@ impl Plan {
         Ok(Self { capacity, window, grain, interval, tolerance, tokens: limit / divisor, per: window / divisor })
     }
 
-    /// When nothing recorded at `at` can matter any more, whatever the algorithm.
-    pub(crate) fn forgotten_at(&self, at: u64) -> u64 {
-        at.saturating_add(2 * self.window).saturating_add(mul_div_ceil(self.capacity, self.per, self.tokens))
+    /// When a `cost` recorded at `at` can give nothing back any more, whatever the algorithm.
+    pub(crate) fn forgotten_at(&self, at: u64, cost: u64) -> u64 {
+        at.saturating_add(2 * self.window).saturating_add(mul_div_ceil(cost, self.per, self.tokens))
     }
 }
 

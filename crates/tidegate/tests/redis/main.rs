@@ -110,36 +110,25 @@ fn name(index: usize) -> String {
     format!("policy-{index}")
 }
 
+/// The policies as the library takes them; the last of three only watches.
+fn written(policies: &[(Algorithm, Quota)]) -> Vec<Policy> {
+    let policy = |(index, (algorithm, quota)): (usize, &(Algorithm, Quota))| {
+        let policy = Policy::new(name(index), *quota).algorithm(*algorithm);
+        if index == 2 { policy.shadow() } else { policy }
+    };
+    policies.iter().enumerate().map(policy).collect()
+}
+
 impl<'s> Twins<'s> {
     fn new(server: &'s mut Server, policies: Vec<(Algorithm, Quota)>) -> Result<Self, TestCaseError> {
         redis::cmd("FLUSHALL").exec(&mut server.connection).unwrap();
         let clock = ManualClock::default();
-        let limiter = Limiter::builder().clock(clock.clone()).build().unwrap();
-        let twins = Self {
-            server,
-            script: script(),
-            limiter,
-            now: clock.epoch_micros(),
-            clock,
-            policies,
-            proofs: Vec::new(),
-            reset_at: 0,
-            since: [0; 3],
-            terms_since: [0; 3],
-        };
         // Not every quota can be kept by gcra within 1 %: draw another trace.
-        twins.limiter.configure(twins.policies()).map_err(|refused| TestCaseError::reject(refused.to_string()))?;
-        Ok(twins)
-    }
-
-    fn policies(&self) -> Vec<Policy> {
-        // The last of three only watches.
-        let shadowed = |index| index == 2;
-        let policy = |(index, (algorithm, quota)): (usize, &(Algorithm, Quota))| {
-            let policy = Policy::new(name(index), *quota).algorithm(*algorithm);
-            if shadowed(index) { policy.shadow() } else { policy }
-        };
-        self.policies.iter().enumerate().map(policy).collect()
+        let built = Limiter::builder().policies(written(&policies)).clock(clock.clone()).build();
+        let limiter = built.map_err(|refused| TestCaseError::reject(refused.to_string()))?;
+        let now = clock.epoch_micros();
+        let (script, proofs) = (script(), Vec::new());
+        Ok(Self { server, script, limiter, now, clock, policies, proofs, reset_at: 0, since: [0; 3], terms_since: [0; 3] })
     }
 
     /// Window, capacity and interval.
@@ -210,7 +199,7 @@ impl<'s> Twins<'s> {
             Step::Reconfigure(quota) => {
                 let terms = self.terms(0);
                 let old = std::mem::replace(&mut self.policies[0].1, *quota);
-                match self.limiter.configure(self.policies()) {
+                match self.limiter.configure(written(&self.policies)) {
                     Ok(()) if old == *quota => {}
                     Ok(()) => {
                         self.since[0] = self.now;

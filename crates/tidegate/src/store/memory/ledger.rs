@@ -17,8 +17,8 @@ pub(crate) struct Ledger {
 struct Inner {
     /// Used receipts, and when they could no longer give anything back.
     used: HashMap<u64, u64>,
-    /// Tables and keys that were reset, when, and until when that matters.
-    reset: HashMap<(u64, Key), (u64, u64)>,
+    /// Tables and keys that were reset, and when. Kept: how long a charge matters depends on how great it was.
+    reset: HashMap<(u64, Key), u64>,
     /// Whatever was charged up to then is void: there were too many resets to keep apart.
     all_void: Option<u64>,
     /// Sweep when this many lines are reached.
@@ -41,17 +41,16 @@ impl Ledger {
     /// Whether what a key was charged at `at` has been wiped by a reset since.
     pub(crate) fn is_void(&self, table: u64, key: Key, at: u64) -> bool {
         let inner = self.inner.lock();
-        let own = inner.reset.get(&(table, key)).map(|(reset, _)| *reset);
+        let own = inner.reset.get(&(table, key)).copied();
         own.max(inner.all_void).is_some_and(|reset| at <= reset)
     }
 
     /// Makes void what `key` was charged up to now.
-    pub(super) fn void(&self, table: u64, key: Key, until: u64, now: u64) {
+    pub(super) fn void(&self, table: u64, key: Key, now: u64) {
         let mut inner = self.inner.lock();
-        inner.sweep(now, self.max_lines);
-        // A clock that has stepped back may have charged ahead of now; what is later than that is a new charge.
-        let line = inner.reset.entry((table, key)).or_insert((now, until));
-        *line = (line.0.max(now), line.1.max(until));
+        // The latest, should the clock have stepped back.
+        let line = inner.reset.entry((table, key)).or_insert(now);
+        *line = now.max(*line);
         if inner.reset.len() > self.max_lines {
             inner.reset.clear();
             inner.all_void = inner.all_void.max(Some(now));
@@ -60,13 +59,11 @@ impl Ledger {
 }
 
 impl Inner {
-    /// Drops what no longer matters whenever the ledger has doubled since the last time, or is full.
+    /// Drops what no longer matters whenever there are twice as many lines as the last time, or no room is left.
     fn sweep(&mut self, now: u64, max_lines: usize) {
-        let (used, reset) = (self.used.len(), self.reset.len());
-        if used + reset >= self.sweep_at || used.max(reset) >= max_lines {
+        if self.used.len() >= self.sweep_at.min(max_lines) {
             self.used.retain(|_, until| *until > now);
-            self.reset.retain(|_, (_, until)| *until > now);
-            self.sweep_at = 64 + 2 * (self.used.len() + self.reset.len());
+            self.sweep_at = 64 + 2 * self.used.len();
         }
     }
 }
@@ -88,10 +85,10 @@ mod tests {
     fn too_many_resets_void_all_that_came_before() {
         let ledger = Ledger::new(0);
         let key = |number: u32| Key::of(&crate::key::Digester::new(b""), &number.to_le_bytes());
-        (0..1024).for_each(|number| ledger.void(1, key(number), 100, 10));
+        (0..1024).for_each(|number| ledger.void(1, key(number), 10));
         assert!(ledger.is_void(1, key(7), 10) && !ledger.is_void(1, key(7), 11));
         assert!(!ledger.is_void(1, key(9999), 10) && !ledger.is_void(2, key(7), 10));
-        ledger.void(1, key(1024), 100, 20);
+        ledger.void(1, key(1024), 20);
         assert!(ledger.is_void(1, key(9999), 20) && !ledger.is_void(1, key(9999), 21));
     }
 }

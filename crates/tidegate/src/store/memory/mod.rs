@@ -111,7 +111,7 @@ impl Memory {
     /// Forgets a key, and refuses the receipts it has given out.
     pub(crate) fn reset(&self, set: &PolicySet, ask: &Ask, now: u64) {
         let table = &set.policies[usize::from(ask.policy)].table;
-        self.ledger.void(table.made(), ask.key, set.forgotten_at(now), now);
+        self.ledger.void(table.made(), ask.key, now);
         table.remove(&self.seed, ask.key);
     }
 }
