@@ -6,7 +6,7 @@ use std::{fmt, iter};
 use fastrand::Rng;
 
 /// One seed, one run: everybody sees the same keys in the same order, today and tomorrow.
-const SEED: u64 = 0x7469_6465;
+pub(crate) const SEED: u64 = 0x7469_6465;
 
 /// The id of a key, 13 bytes.
 pub(crate) fn key(n: usize) -> String {

@@ -6,25 +6,27 @@ mod cases;
 mod growth;
 mod memory;
 mod peers;
+mod remote;
 mod speed;
 
 use std::{env, process::ExitCode};
-
-use crate::speed::Effort;
 
 const HELP: &str = "\
 Tidegate beside its peers.
 
 usage: scripts/bench library [--quick] [--case SUBSTRING] [--no-memory]
+       scripts/bench redis [--quick] [--case SUBSTRING] [--no-memory]
        scripts/bench memory
        scripts/bench growth
 
   library            time per decision, then memory and growth, then what we promise and whether it holds
+  redis              over Redis: CPU time of the server per decision, commands per denial, memory of the server
   memory             resident bytes per key
   growth             the cost of inserting a key among few and among many
 
   --quick            fewer and shorter rounds
-  --case SUBSTRING   only cases whose name has this in it, such as `hot`, `zipf`, `2 threads` or `denied`
+  --case SUBSTRING   only cases whose name has this in it, such as `hot`, `zipf`, `2 threads` or `denied`; of redis, such
+                     as `cost: `, `denials: ` or `gcra`
   --no-memory        no memory and no growth
 ";
 
@@ -39,11 +41,22 @@ fn main() -> ExitCode {
         }
         ["library", ref options @ ..] => {
             let Some(options) = Options::parse(options) else { return misuse() };
-            let results = speed::run(&contenders, &options.effort, options.filter);
+            let effort = if options.quick { speed::Effort::QUICK } else { speed::Effort::FULL };
+            let results = speed::run(&contenders, &effort, options.filter);
             let mut bars = speed::bars(&contenders, &results);
             if options.memory {
                 bars.extend(memory::run(&contenders));
                 bars.extend(growth::run(&contenders));
+            }
+            bars
+        }
+        ["redis", ref options @ ..] => {
+            let Some(options) = Options::parse(options) else { return misuse() };
+            let effort = if options.quick { remote::Effort::QUICK } else { remote::Effort::FULL };
+            let mut bars = remote::cost::run(&effort, options.filter);
+            bars.extend(remote::denials::run(&effort, options.filter));
+            if options.memory {
+                bars.extend(remote::memory::run(&effort, options.filter));
             }
             bars
         }
@@ -62,7 +75,7 @@ fn main() -> ExitCode {
 }
 
 struct Options<'a> {
-    effort: Effort,
+    quick: bool,
     filter: &'a str,
     memory: bool,
 }
@@ -70,11 +83,11 @@ struct Options<'a> {
 impl<'a> Options<'a> {
     /// Nothing if there is an option that we do not know.
     fn parse(mut arguments: &[&'a str]) -> Option<Self> {
-        let mut options = Self { effort: Effort::FULL, filter: "", memory: true };
+        let mut options = Self { quick: false, filter: "", memory: true };
         while let [first, rest @ ..] = arguments {
             arguments = rest;
             match *first {
-                "--quick" => options.effort = Effort::QUICK,
+                "--quick" => options.quick = true,
                 "--no-memory" => options.memory = false,
                 "--case" => (options.filter, arguments) = rest.split_first().map(|(filter, rest)| (*filter, rest))?,
                 _ => return None,

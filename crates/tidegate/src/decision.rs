@@ -6,7 +6,7 @@ use std::{cmp::Ordering, fmt, time::Duration};
 use crate::{
     Algorithm, Quota, Receipt, Source,
     algorithm::Verdict,
-    receipt::Charged,
+    receipt::{Charged, Origin},
     set::Prepared,
     store::{Answer, Ask, Record, Records},
 };
@@ -50,7 +50,12 @@ impl Decision {
         Self { first: records.next(), more: (records.len() > 0).then(|| records.collect()), allowed, receipt_taken: false }
     }
 
-    fn records(&self) -> impl Iterator<Item = &Record> {
+    #[cfg(feature = "redis")]
+    pub(crate) fn set_source(&mut self, source: Source) {
+        self.first.iter_mut().chain(self.more.iter_mut().flatten()).for_each(|record| record.answer.source = source);
+    }
+
+    fn records(&self) -> impl Iterator<Item = &Record> + Clone {
         self.first.iter().chain(self.more.iter().flatten())
     }
 
@@ -84,7 +89,8 @@ impl Decision {
     /// The proof of what was charged, for [`crate::Limiter::refund`] and [`crate::Limiter::settle`]. There is one, once:
     /// nothing where nothing was charged or where it was taken before.
     pub fn take_receipt(&mut self) -> Option<Receipt> {
-        let charged = self.records().filter(|record| record.answer.charged.cost > 0 && record.answer.source == Source::Store);
+        // What several keys share is not one key's to give back.
+        let charged = self.records().filter(|record| record.answer.charged.cost > 0 && record.answer.source != Source::Overflow);
         let proof = |Record { ask, answer, label, .. }: &Record| Charged {
             policy: label.name().to_owned(),
             algorithm: label.algorithm,
@@ -93,9 +99,11 @@ impl Decision {
             at: answer.charged.at,
             cost: answer.charged.cost,
         };
+        let local = charged.clone().any(|record| record.answer.source == Source::Fallback);
+        let origin = if local { Origin::Local } else { Origin::Store };
         let charges: Vec<Charged> = charged.map(proof).collect();
         let first = !std::mem::replace(&mut self.receipt_taken, true);
-        (first && !charges.is_empty()).then(|| Receipt::new(charges))
+        (first && !charges.is_empty()).then(|| Receipt::new(origin, charges))
     }
 
     /// One sentence: which policy denied which key, how much was used, and when to come back.
@@ -251,6 +259,8 @@ impl<'d> Outcome<'d> {
                 match outcome.source() {
                     Source::Store => Ok(()),
                     Source::Overflow => f.write_str(" (shared with other new keys: the store is full)"),
+                    Source::DenyCache => f.write_str(" (the store said so before)"),
+                    Source::Fallback => f.write_str(" (decided here: the store does not answer)"),
                 }
             }
         }

@@ -89,6 +89,10 @@ pub enum ConfigError {
     },
     /// More than 65 535 policies, or different quotas among one policy's overrides.
     TooMany(&'static str),
+    /// No address of a store, or certificates that are none. It is not shown: it may hold a password.
+    Address,
+    /// A limiter on a store that is elsewhere, built outside of a tokio runtime.
+    Runtime,
 }
 
 impl fmt::Display for ConfigError {
@@ -102,11 +106,51 @@ impl fmt::Display for ConfigError {
             Self::Quota { policy, error } => write!(f, "policy `{policy}`: {error}"),
             Self::Policy { policy, problem } => write!(f, "policy `{policy}`: {problem}"),
             Self::TooMany(what) => write!(f, "more than 65535 {what}"),
+            Self::Address => f.write_str(
+                "not the address of a store, or not its certificates; write redis://host:port/, rediss://host:port/ or unix:///path",
+            ),
+            Self::Runtime => f.write_str("a limiter on Redis connects in the background: build it inside a tokio runtime"),
         }
     }
 }
 
 impl error::Error for ConfigError {}
+
+/// Why a store that is elsewhere has not answered. Decisions have it only where a policy says so
+/// ([`OnStoreError::Error`](crate::OnStoreError::Error)); the other ways to ask a store always do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// No answer within the deadline. Whether the hit was charged is not known.
+    Timeout,
+    /// No connection.
+    Down,
+    /// More hits are waiting than can be decided in time.
+    Full,
+    /// The server has refused, and this is the word by which it says why: `OOM`, `WRONGTYPE`, `NOPERM`...
+    Refused(String),
+}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Timeout => f.write_str("the store has not answered within the deadline"),
+            Self::Down => f.write_str("there is no connection to the store"),
+            Self::Full => f.write_str("too many hits are waiting for the store"),
+            Self::Refused(code) => write!(f, "the store has refused: {code}"),
+        }
+    }
+}
+
+impl error::Error for StoreError {}
+
+#[cfg(feature = "redis")]
+impl StoreError {
+    /// An answer that is none of our script's.
+    pub(crate) fn unreadable() -> Self {
+        Self::Refused("unreadable".to_owned())
+    }
+}
 
 /// A text that is not a receipt of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

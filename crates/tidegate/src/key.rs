@@ -100,6 +100,14 @@ impl Key {
         canonical.then(|| Self::from_parts(bytes, length))
     }
 
+    /// The key as part of a name in a store, for a policy of this many key attributes. What is plain stands for itself, values
+    /// separated by commas; anything else is `%` and its bytes in hexadecimal, or `~` and a digest. None of these three can be
+    /// taken for another, and none is empty.
+    #[cfg(feature = "redis")]
+    pub(crate) fn id(&self, attributes: usize) -> impl fmt::Display + use<> {
+        Id(Shown { bytes: self.to_bytes(), attributes })
+    }
+
     /// The key in print, for a policy of this many key attributes: values separated by commas and with anything
     /// unusual escaped, or `~` and a digest in hexadecimal.
     pub(crate) fn display(&self, attributes: usize) -> impl fmt::Display + use<> {
@@ -145,10 +153,53 @@ impl fmt::Display for Shown {
         let mut comma = "";
         while let Some((length, tail)) = rest.split_first() {
             let (value, tail) = tail.split_at(usize::from(*length).min(tail.len()));
-            write!(f, "{comma}{}", value.escape_ascii())?;
+            f.write_str(comma)?;
+            // A comma of a value's own does not separate.
+            for part in value.split_inclusive(|byte| *byte == b',') {
+                match part.strip_suffix(b",") {
+                    Some(before) => write!(f, "{}\\x2c", before.escape_ascii())?,
+                    None => write!(f, "{}", part.escape_ascii())?,
+                }
+            }
             (rest, comma) = (tail, ",");
         }
         Ok(())
+    }
+}
+
+#[cfg(feature = "redis")]
+struct Id(Shown);
+
+#[cfg(feature = "redis")]
+impl fmt::Display for Id {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Shown { bytes, attributes } = &self.0;
+        let length = bytes[INLINE];
+        if length == DIGESTED {
+            return self.0.fmt(f);
+        }
+        let all = &bytes[..usize::from(length)];
+        let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.:@/+=".contains(byte);
+        let mut rest = all;
+        let mut values = Vec::new();
+        if *attributes == 1 {
+            values.push(all);
+        } else {
+            while let Some((length, tail)) = rest.split_first() {
+                let (value, tail) = tail.split_at(usize::from(*length).min(tail.len()));
+                values.push(value);
+                rest = tail;
+            }
+        }
+        if !all.is_empty() && values.iter().copied().flatten().all(plain) {
+            for (index, value) in values.iter().enumerate() {
+                let comma = if index > 0 { "," } else { "" };
+                write!(f, "{comma}{}", value.escape_ascii())?;
+            }
+            return Ok(());
+        }
+        f.write_str("%")?;
+        all.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
     }
 }
 
@@ -201,6 +252,6 @@ mod tests {
         assert_ne!(of(&["", "a"]), of(&["a", ""]));
         let long = "0123456789abcdefghij";
         assert_ne!(of(&[long, "x"]), of(&["0", "123456789abcdefghijx"]));
-        assert_eq!(of(&["a,b", "\u{e9}\n"]).display(2).to_string(), "a,b,\\xc3\\xa9\\n");
+        assert_eq!(of(&["a,b", "\u{e9}\n"]).display(2).to_string(), "a\\x2cb,\\xc3\\xa9\\n");
     }
 }

@@ -1,5 +1,6 @@
 //! A rate limiter to embed: six algorithms behind one contract, several policies per request, decisions that explain
-//! themselves. In memory, synchronous, without a runtime or a background thread.
+//! themselves. In memory it is synchronous, without a runtime or a background thread; with the feature `redis` the same
+//! policies decide for every machine, on Redis or Valkey.
 //!
 //! # From nothing
 //!
@@ -120,6 +121,27 @@
 //! # Ok::<(), tidegate::ConfigError>(())
 //! ```
 //!
+//! # Which keys, and why
+//!
+//! [`inspect`](Limiter::inspect) says what is stored for a key, [`top`](Limiter::top) who is denied most.
+//!
+//! ```
+//! # use tidegate::{Limiter, Quota};
+//! let limiter = Limiter::in_memory(Quota::per_minute(1));
+//! (0..3).for_each(|_| drop(limiter.check("mallory")));
+//! let worst = &limiter.top("default", 10)?[0];
+//! assert_eq!((worst.key.as_str(), worst.denied), ("mallory", 2));
+//! # Ok::<(), tidegate::ConfigError>(())
+//! ```
+//!
+//! # Many machines
+//!
+//! With the feature `redis`, `.store(Redis::new("redis://127.0.0.1/")?)` is the one line that changes: the methods then return
+//! futures of what they return here, and the answers are the same, to the microsecond. Time is the server's. Hits that come
+//! while a call is under way go together in the next one. Every decision is answered within its deadline (15 ms unless set):
+//! when the store does not answer, each policy decides as its [`OnStoreError`] says, and
+//! [`Outcome::source`] tells. A key that was denied a moment ago is denied without asking again.
+//!
 //! # Which algorithm
 //!
 //! | | promise, for any traffic |
@@ -134,10 +156,14 @@
 //! A clock that steps back admits nothing extra; one that is far off locks nobody out and costs at most one capacity.
 
 mod algorithm;
+mod builder;
 mod clock;
 mod decision;
 mod error;
+#[cfg(feature = "redis")]
+mod guard;
 mod hit;
+mod inspection;
 mod key;
 mod label;
 mod limiter;
@@ -146,17 +172,23 @@ mod quota;
 mod receipt;
 mod set;
 mod store;
+mod top;
 
 pub use algorithm::{Algorithm, UnknownAlgorithm};
+pub use builder::Builder;
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use decision::{Decision, Outcome};
-pub use error::{ConfigError, QuotaError, ReceiptError};
+pub use error::{ConfigError, QuotaError, ReceiptError, StoreError};
 pub use hit::Hit;
-pub use limiter::{Builder, Limiter, Usage};
-pub use policy::{Condition, Mode, Network, NetworkError, Override, Policy};
+pub use inspection::{Entry, Inspection};
+pub use limiter::{Limiter, Usage};
+pub use policy::{Condition, Mode, Network, NetworkError, OnStoreError, Override, Policy};
 pub use quota::Quota;
 pub use receipt::Receipt;
-pub use store::Source;
+#[cfg(feature = "redis")]
+pub use store::redis::{Pending, Redis, Status};
+pub use store::{Source, Store, memory::Memory};
+pub use top::Ranked;
 
 /// The examples of the repository's README are tests too.
 #[cfg(doctest)]

@@ -15,16 +15,11 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 
 use crate::{
-    Algorithm, Clock, Decision, Hit, Policy, Quota, Receipt, SystemClock,
-    algorithm::{Charge, Verdict},
+    Algorithm, Builder, Clock, Decision, Hit, Inspection, Memory, Policy, Quota, Ranked, Receipt, Store, SystemClock,
     error::ConfigError,
     key::Digester,
-    receipt::Charged,
     set::{Making, PolicySet, Prepared, Stance},
-    store::{
-        Answer, Ask, Asks, Intent, Record, Source,
-        memory::{Amendment, Memory, Stale},
-    },
+    store::Intent,
 };
 
 /// Decides hits by a set of policies. Cheap to clone; clones share everything.
@@ -48,27 +43,30 @@ use crate::{
 /// assert_eq!(decision.outcomes().count(), 2);
 /// # Ok::<(), tidegate::ConfigError>(())
 /// ```
-pub struct Limiter {
-    inner: Arc<Inner>,
+///
+/// With the store that it has unless told otherwise, memory, its methods return what they say: `check` a [`Decision`]. On a store
+/// that is elsewhere they return a future of that: `S::Reply<Decision>` is whatever the [`Store`] makes of it.
+pub struct Limiter<S: Store = Memory> {
+    pub(crate) inner: Arc<Inner<S>>,
     /// The set at the time that this handle was made. As long as it is the newest, a hit needs no other and pays nothing
     /// for the possibility that there might be one.
-    set: Arc<PolicySet>,
+    pub(crate) set: Arc<PolicySet>,
 }
 
-struct Inner {
-    set: ArcSwap<PolicySet>,
+pub(crate) struct Inner<S> {
+    pub(crate) set: ArcSwap<PolicySet>,
     /// The version of the newest set; written after the set.
-    version: AtomicU64,
+    pub(crate) version: AtomicU64,
     /// Held while the set is replaced, so that no replacement is lost.
-    replacing: Mutex<()>,
-    memory: Memory,
-    clock: Time,
-    digester: Digester,
-    max_keys: usize,
+    pub(crate) replacing: Mutex<()>,
+    pub(crate) store: S,
+    pub(crate) clock: Time,
+    pub(crate) digester: Digester,
+    pub(crate) max_keys: usize,
 }
 
 /// The usual clock is called directly, any other through a pointer.
-enum Time {
+pub(crate) enum Time {
     System(SystemClock),
     Other(Box<dyn Clock>),
 }
@@ -84,67 +82,110 @@ impl Limiter {
         built.unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// For several policies, another clock or another bound on memory.
+    /// For several policies, another store, another clock or another bound on memory.
     pub fn builder() -> Builder {
         Builder::default()
     }
 
+    /// How much each policy holds in memory. Looks at every key: for now and then, not for every request.
+    pub fn usage(&self) -> Vec<Usage> {
+        let size = |prepared: &Prepared| {
+            let (keys, bytes) = prepared.table.size();
+            Usage { policy: prepared.policy.name.clone(), keys, bytes }
+        };
+        self.inner.set.load().policies.iter().map(size).collect()
+    }
+}
+
+impl<S: Store> Limiter<S> {
     /// Decides a hit, and charges it if it is allowed.
     #[inline]
-    pub fn check<'h>(&self, hit: impl Into<Hit<'h>>) -> Decision {
-        self.decide(&hit.into(), Intent::Check)
+    pub fn check<'h>(&self, hit: impl Into<Hit<'h>>) -> S::Reply<Decision> {
+        S::decide(self, &hit.into(), Intent::Check)
     }
 
     /// Decides a hit of the given cost.
     #[inline]
-    pub fn check_n<'h>(&self, hit: impl Into<Hit<'h>>, cost: u64) -> Decision {
-        self.decide(&hit.into().cost(cost), Intent::Check)
+    pub fn check_n<'h>(&self, hit: impl Into<Hit<'h>>, cost: u64) -> S::Reply<Decision> {
+        S::decide(self, &hit.into().cost(cost), Intent::Check)
     }
 
     /// What [`check`](Self::check) would decide; changes nothing.
-    pub fn peek<'h>(&self, hit: impl Into<Hit<'h>>) -> Decision {
-        self.decide(&hit.into(), Intent::Peek)
+    pub fn peek<'h>(&self, hit: impl Into<Hit<'h>>) -> S::Reply<Decision> {
+        S::decide(self, &hit.into(), Intent::Peek)
     }
 
     /// What is left by the strictest policy; nothing where no policy applies.
-    pub fn remaining<'h>(&self, hit: impl Into<Hit<'h>>) -> Option<u64> {
-        self.peek(hit.into().cost(0)).remaining()
+    pub fn remaining<'h>(&self, hit: impl Into<Hit<'h>>) -> S::Reply<Option<u64>> {
+        S::map(self.peek(hit.into().cost(0)), |decision| decision.remaining())
     }
 
     /// Records a cost that has already been incurred (bytes sent, tokens used), above the limit too. What is above it
     /// is paid back by waiting: later hits are denied until it has drained.
     ///
     /// No promise about how much is admitted covers what is charged this way.
-    pub fn charge<'h>(&self, hit: impl Into<Hit<'h>>) -> Decision {
-        self.decide(&hit.into(), Intent::Charge)
+    pub fn charge<'h>(&self, hit: impl Into<Hit<'h>>) -> S::Reply<Decision> {
+        S::decide(self, &hit.into(), Intent::Charge)
     }
 
     /// Forgets the hit's keys in every policy that applies to it, and says how they stand then.
-    pub fn reset<'h>(&self, hit: impl Into<Hit<'h>>) -> Decision {
-        let hit = hit.into();
-        let set = self.inner.set.load();
-        let now = self.now();
-        for stance in set.stances(&hit, &self.inner.digester) {
-            if let Stance::Decides(ask) = stance {
-                self.inner.memory.reset(&set, &ask, now);
-            }
-        }
-        self.peek(hit.cost(0))
+    pub fn reset<'h>(&self, hit: impl Into<Hit<'h>>) -> S::Reply<Decision> {
+        S::reset(self, &hit.into())
     }
 
     /// Gives back what a decision charged, as far as it still counts, and says how the keys stand then.
     ///
     /// A log forgets the entry; windows and counters subtract it from the grain or window it was counted in while that
     /// lives; buckets give back what would not have refilled since. Never more than that.
-    pub fn refund(&self, receipt: Receipt) -> Decision {
-        self.amend(&receipt, |_, _| 0)
+    pub fn refund(&self, receipt: Receipt) -> S::Reply<Decision> {
+        S::amend(self, receipt, None)
     }
 
     /// Corrects what a decision charged to the cost that turned out: the difference is refunded or charged.
     ///
-    /// A policy that counts requests has nothing to correct.
-    pub fn settle(&self, receipt: Receipt, actual: u64) -> Decision {
-        self.amend(&receipt, |policy, charged| if policy.weigh(u64::MAX) == 1 { charged } else { actual })
+    /// A policy that counts requests has nothing to correct. A receipt is good for two windows, an hour at least, and what its cost
+    /// takes to come back; after that what was charged stays as it is.
+    pub fn settle(&self, receipt: Receipt, actual: u64) -> S::Reply<Decision> {
+        S::amend(self, receipt, Some(actual))
+    }
+
+    /// What is stored for the hit's key under one policy.
+    ///
+    /// ```
+    /// use tidegate::{Limiter, Quota};
+    ///
+    /// let limiter = Limiter::in_memory(Quota::per_minute(100));
+    /// let _ = limiter.check_n("user:42", 3);
+    /// let stored = limiter.inspect("default", "user:42")?;
+    /// assert_eq!(stored.entries[0].cost, 3);
+    /// # Ok::<(), tidegate::ConfigError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// When there is no such policy, or the hit has no key under it.
+    pub fn inspect<'h>(&self, policy: &str, hit: impl Into<Hit<'h>>) -> Result<S::Reply<Inspection>, ConfigError> {
+        let set = self.inner.set.load_full();
+        let index = set.find(policy)?;
+        let prepared = &set.policies[usize::from(index)];
+        let ask = match prepared.stance(index, &hit.into(), &self.inner.digester) {
+            Stance::Decides(ask) | Stance::Blocks(ask) => ask,
+            Stance::Silent => {
+                let problem = "it does not apply: name its key attributes, and a key that has a limit";
+                return Err(ConfigError::Policy { policy: policy.to_owned(), problem });
+            }
+        };
+        let label = prepared.label(ask.plan);
+        Ok(S::map(S::inspect(self, ask), move |(stored, lasts)| Inspection::new(&label, ask.key, stored, lasts)))
+    }
+
+    /// The keys that a policy has denied most in this hour and the last, worst first. At most 100 are known; the counts of the
+    /// lower ranks are estimates.
+    ///
+    /// # Errors
+    /// When there is no such policy.
+    pub fn top(&self, policy: &str, n: usize) -> Result<S::Reply<Vec<Ranked>>, ConfigError> {
+        let index = self.inner.set.load().find(policy)?;
+        Ok(S::top(self, index, n))
     }
 
     /// Replaces the whole set of policies while serving.
@@ -174,18 +215,19 @@ impl Limiter {
     }
 
     fn replace(&self, policies: Vec<Policy>) -> Result<(), ConfigError> {
-        let Inner { set, version, digester, max_keys, .. } = &*self.inner;
+        let Inner { set, version, store, digester, max_keys, .. } = &*self.inner;
         let serve = |new: Arc<PolicySet>| {
             let newest = new.version;
             set.store(new);
             version.store(newest, Release);
         };
         let old = set.load();
-        let making = Making { old: Some(&old), digester, max_keys: *max_keys, now: self.now() };
+        let now = self.now().saturating_add_signed(store.ahead());
+        let making = Making { old: Some(&old), digester, max_keys: *max_keys, now, shared_by: store.shared_by() };
         let new = Arc::new(PolicySet::new(policies, &making)?);
         serve(Arc::clone(&new));
-        Memory::clear_gone(&old, &new);
-        if new.policies.iter().any(Prepared::has_long_past) {
+        store.replaced(&old, &new);
+        if new.has_long_pasts() {
             Memory::carry_over(&new);
             serve(Arc::new(new.without_long_pasts()));
         }
@@ -197,115 +239,26 @@ impl Limiter {
         self.inner.set.load().policies.iter().map(|prepared| Policy::clone(&prepared.policy)).collect()
     }
 
-    /// How much each policy holds in memory. Looks at every key: for now and then, not for every request.
-    pub fn usage(&self) -> Vec<Usage> {
-        let size = |prepared: &Prepared| {
-            let (keys, bytes) = prepared.table.size();
-            Usage { policy: prepared.policy.name.clone(), keys, bytes }
-        };
-        self.inner.set.load().policies.iter().map(size).collect()
+    /// The store.
+    pub fn store(&self) -> &S {
+        &self.inner.store
     }
 
-    /// The path of every hit.
+    /// Whether no other set has come in the place of the one that this handle was made with.
     #[inline]
-    fn decide(&self, hit: &Hit<'_>, intent: Intent) -> Decision {
-        let now = self.now();
-        if self.set.version == self.inner.version.load(Acquire) {
-            self.decide_by(&self.set, hit, intent, now)
-        } else {
-            self.decide_by_newest(hit, intent, now)
-        }
-    }
-
-    /// One simple policy is the usual case and goes straight to its table.
-    #[inline]
-    fn decide_by(&self, set: &PolicySet, hit: &Hit<'_>, intent: Intent, now: u64) -> Decision {
-        let Inner { memory, digester, .. } = &*self.inner;
-        match set.only_ask(hit, digester) {
-            Some((prepared, ask)) => memory.decide_one(prepared, ask, intent, now, || self.decide_all(hit, intent, now)),
-            None => self.decide_all(hit, intent, now),
-        }
-    }
-
-    /// For a handle that was made before the policies were last replaced.
-    #[inline(never)]
-    fn decide_by_newest(&self, hit: &Hit<'_>, intent: Intent, now: u64) -> Decision {
-        self.decide_by(&self.inner.set.load(), hit, intent, now)
-    }
-
-    /// The path of a hit in every case.
-    #[inline(never)]
-    fn decide_all(&self, hit: &Hit<'_>, intent: Intent, now: u64) -> Decision {
-        let Inner { set, memory, digester, .. } = &*self.inner;
-        loop {
-            let set = set.load();
-            let mut asks = Asks::new();
-            let mut blocking = Asks::new();
-            for stance in set.stances(hit, digester) {
-                match stance {
-                    Stance::Decides(ask) => asks.push(ask),
-                    Stance::Blocks(ask) => blocking.push(ask),
-                    Stance::Silent => {}
-                }
-            }
-            let barred = blocking.iter().any(|ask| ask.enforced);
-            if let Ok(mut records) = memory.decide(&set, &asks, intent, barred, now) {
-                records.extend(blocking.iter().map(|ask| blocked(&set, *ask)));
-                return Decision::new(records);
-            }
-            // The set was replaced under us, and by now is there to be loaded.
-        }
-    }
-
-    /// Brings each charge of a receipt to what `target` says of its policy and cost, and says how the keys stand then.
-    fn amend(&self, receipt: &Receipt, target: impl Fn(&Policy, u64) -> u64) -> Decision {
-        let Inner { set, memory, .. } = &*self.inner;
-        let now = self.now();
-        let until = receipt.charges.iter().map(|charged| set.load().forgotten_at(charged)).max().unwrap_or(now);
-        if memory.ledger.spend(receipt.id, until, now) {
-            for charged in &receipt.charges {
-                while self.amend_one(charged, now, &target).is_err() {}
-            }
-        }
-        loop {
-            let set = set.load();
-            let mut asks: Asks = receipt.charges.iter().filter_map(|charged| set.ask(charged)).collect();
-            asks.sort_by_key(|ask| set.policies[usize::from(ask.policy)].table.made());
-            if let Ok(records) = memory.decide(&set, &asks, Intent::Peek, false, now) {
-                return Decision::new(records);
-            }
-        }
-    }
-
-    fn amend_one(&self, charged: &Charged, now: u64, target: impl Fn(&Policy, u64) -> u64) -> Result<(), Stale> {
-        let set = self.inner.set.load();
-        let Some(ask) = set.ask(charged) else { return Ok(()) };
-        let prepared = &set.policies[usize::from(ask.policy)];
-        if self.inner.memory.ledger.is_void(prepared.table.made(), charged.key, charged.at) {
-            return Ok(());
-        }
-        let target = target(&prepared.policy, charged.cost);
-        let other_terms = prepared.policy.algorithm.terms(prepared.plan(ask.plan)) != charged.terms
-            || charged.at < prepared.same_terms_since(&charged.key);
-        let amendment = match charged.cost.checked_sub(target) {
-            Some(0) => return Ok(()),
-            // How much of it still counts is no longer known: nothing, to be safe.
-            Some(_) if other_terms => return Ok(()),
-            Some(amount) => Amendment::Refund { at: charged.at, amount },
-            None => Amendment::Charge { amount: target - charged.cost },
-        };
-        self.inner.memory.amend(&set, &ask, &amendment, now)
+    pub(crate) fn is_newest(&self) -> bool {
+        self.set.version == self.inner.version.load(Acquire)
     }
 
     #[inline]
-    fn now(&self) -> u64 {
+    pub(crate) fn now(&self) -> u64 {
         self.inner.clock.now()
     }
 }
 
 impl Time {
     #[inline]
-    fn now(&self) -> u64 {
+    pub(crate) fn now(&self) -> u64 {
         match self {
             Self::System(clock) => clock.epoch_micros(),
             Self::Other(clock) => clock.epoch_micros(),
@@ -313,21 +266,14 @@ impl Time {
     }
 }
 
-/// The answer of a policy that blocks the key.
-fn blocked(set: &PolicySet, ask: Ask) -> Record {
-    let charged = Charge { at: 0, cost: 0 };
-    let answer = Answer { verdict: Verdict::Never, source: Source::Store, used: 0, reset_after: 0, charged };
-    Record { ask, limit: 0, answer, label: set.policies[usize::from(ask.policy)].label(ask.plan) }
-}
-
-impl Clone for Limiter {
+impl<S: Store> Clone for Limiter<S> {
     /// Another handle on the same limiter.
     fn clone(&self) -> Self {
         Self { inner: Arc::clone(&self.inner), set: self.inner.set.load_full() }
     }
 }
 
-impl fmt::Debug for Limiter {
+impl<S: Store> fmt::Debug for Limiter<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Limiter").field("policies", &self.policies()).finish_non_exhaustive()
     }
@@ -342,84 +288,6 @@ pub struct Usage {
     pub keys: usize,
     /// An estimate of their bytes.
     pub bytes: usize,
-}
-
-/// Builds a [`Limiter`].
-pub struct Builder {
-    policies: Vec<Policy>,
-    clock: Option<Box<dyn Clock>>,
-    max_keys: usize,
-    secret: Vec<u8>,
-}
-
-impl Builder {
-    /// Adds a policy.
-    #[must_use]
-    pub fn policy(mut self, policy: Policy) -> Self {
-        self.policies.push(policy);
-        self
-    }
-
-    /// Adds policies.
-    #[must_use]
-    pub fn policies(mut self, policies: impl IntoIterator<Item = Policy>) -> Self {
-        self.policies.extend(policies);
-        self
-    }
-
-    /// Takes time from `clock` and not from the machine.
-    #[must_use]
-    pub fn clock(self, clock: impl Clock) -> Self {
-        Self { clock: Some(Box::new(clock)), ..self }
-    }
-
-    /// Bounds the keys that each policy holds; 1 048 576 unless set. Beyond it expired keys go first, then keys that are
-    /// not at their limit; where there are none, fresh keys share one state and decisions say so
-    /// ([`Source::Overflow`]). Threads that insert at one moment can pass the bound by one key each.
-    #[must_use]
-    pub fn max_keys(self, max_keys: usize) -> Self {
-        Self { max_keys, ..self }
-    }
-
-    /// Mixes a secret into the digests of long keys, so that who sees a digest cannot try ids against it.
-    #[must_use]
-    pub fn key_secret(self, secret: impl Into<Vec<u8>>) -> Self {
-        Self { secret: secret.into(), ..self }
-    }
-
-    /// Makes the limiter.
-    ///
-    /// # Errors
-    /// When a policy is wrong; the error names it and says what is allowed.
-    pub fn build(self) -> Result<Limiter, ConfigError> {
-        let Self { policies, clock, max_keys, secret } = self;
-        let digester = Digester::new(&secret);
-        let clock = clock.map_or_else(|| Time::System(SystemClock::new()), Time::Other);
-        let set = Arc::new(PolicySet::new(policies, &Making { old: None, digester: &digester, max_keys, now: clock.now() })?);
-        let inner = Inner {
-            version: AtomicU64::new(set.version),
-            set: ArcSwap::new(Arc::clone(&set)),
-            replacing: Mutex::new(()),
-            memory: Memory::new(max_keys),
-            clock,
-            digester,
-            max_keys,
-        };
-        Ok(Limiter { inner: Arc::new(inner), set })
-    }
-}
-
-impl Default for Builder {
-    fn default() -> Self {
-        Self { policies: Vec::new(), clock: None, max_keys: 1 << 20, secret: Vec::new() }
-    }
-}
-
-impl fmt::Debug for Builder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Not the secret.
-        f.debug_struct("Builder").field("policies", &self.policies).field("max_keys", &self.max_keys).finish_non_exhaustive()
-    }
 }
 
 #[cfg(test)]

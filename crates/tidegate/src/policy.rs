@@ -35,6 +35,7 @@ pub struct Policy {
     pub(crate) mode: Mode,
     pub(crate) counts: Counts,
     pub(crate) overrides: Vec<(Vec<Vec<u8>>, Override)>,
+    pub(crate) on_store_error: OnStoreError,
 }
 
 impl Policy {
@@ -56,6 +57,7 @@ impl Policy {
             mode: Mode::Enforce,
             counts: Counts::Cost,
             overrides: Vec::new(),
+            on_store_error: OnStoreError::default(),
         }
     }
 
@@ -106,6 +108,12 @@ impl Policy {
         self
     }
 
+    /// Sets what happens when the store does not answer. Memory always does.
+    #[must_use]
+    pub fn on_store_error(self, on_store_error: OnStoreError) -> Self {
+        Self { on_store_error, ..self }
+    }
+
     /// The name.
     pub fn name(&self) -> &str {
         &self.name
@@ -148,6 +156,18 @@ impl Policy {
         }
     }
 
+    /// The same with the share of its quotas that one of so many instances has.
+    pub(crate) fn share(&self, instances: u64) -> Self {
+        let overrides = self.overrides.iter().map(|(values, treatment)| {
+            let treatment = match treatment {
+                Override::Quota(quota) => Override::Quota(quota.share(instances)),
+                other => *other,
+            };
+            (values.clone(), treatment)
+        });
+        Self { quota: self.quota.share(instances), overrides: overrides.collect(), ..self.clone() }
+    }
+
     pub(crate) fn grains(&self) -> u32 {
         self.resolution.unwrap_or(Self::DEFAULT_RESOLUTION)
     }
@@ -160,6 +180,20 @@ pub enum Mode {
     Enforce,
     /// It reports what it would have decided, and is charged for hits that were admitted and that it would admit.
     Shadow,
+}
+
+/// What a policy does when the store does not answer in time, or answers that it cannot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum OnStoreError {
+    /// It decides in this process's memory, by this instance's share of the quota.
+    #[default]
+    Local,
+    /// It allows the hit.
+    Allow,
+    /// It denies the hit.
+    Deny,
+    /// The caller gets the error. A shadow policy never does that: it allows.
+    Error,
 }
 
 /// What a policy counts.

@@ -109,6 +109,12 @@ impl Quota {
         Ok(Self { burst: NonZeroU64::new(amount(burst, "burst")?), ..self })
     }
 
+    /// One of so many equal shares, rounded up.
+    pub(crate) fn share(self, instances: u64) -> Self {
+        let burst = self.burst.and_then(|burst| NonZeroU64::new(burst.get().div_ceil(instances)));
+        Self { limit: self.limit.div_ceil(instances), burst, ..self }
+    }
+
     /// How much is allowed per window.
     pub const fn limit(&self) -> u64 {
         self.limit

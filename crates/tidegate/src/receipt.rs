@@ -28,7 +28,16 @@ use crate::{Algorithm, Quota, algorithm::Terms, error::ReceiptError, key::Key};
 #[must_use = "a receipt that is dropped can no longer be refunded"]
 pub struct Receipt {
     pub(crate) id: u64,
+    pub(crate) origin: Origin,
     pub(crate) charges: Vec<Charged>,
+}
+
+/// Where it was charged, and so is given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    Store,
+    /// In the process that decided while the store did not answer.
+    Local,
 }
 
 /// What one policy charged.
@@ -43,19 +52,27 @@ pub(crate) struct Charged {
 }
 
 impl Receipt {
-    pub(crate) fn new(charges: Vec<Charged>) -> Self {
+    pub(crate) fn new(origin: Origin, charges: Vec<Charged>) -> Self {
         // Keyed anew for each, from the system's randomness: nobody guesses one.
         let id = RandomState::new().hash_one(charges.len());
-        Self { id, charges }
+        Self { id, origin, charges }
     }
 }
 
-const VERSION: &str = "tg1";
+impl Origin {
+    /// With which texts begin: the version of the format, and where the charge was made.
+    fn mark(self) -> &'static str {
+        match self {
+            Self::Store => "tg1",
+            Self::Local => "tg1-local",
+        }
+    }
+}
 
 impl fmt::Display for Receipt {
     /// Opaque to the reader: `tg1:` and what [`FromStr`] needs.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{VERSION}:{:016x}", self.id)?;
+        write!(f, "{}:{:016x}", self.origin.mark(), self.id)?;
         for Charged { policy, algorithm, key, terms, at, cost } in &self.charges {
             write!(f, ":{policy},{algorithm},")?;
             key.to_bytes().iter().try_for_each(|byte| write!(f, "{byte:02x}"))?;
@@ -76,14 +93,13 @@ impl FromStr for Receipt {
 fn parse(text: &str) -> Option<Receipt> {
     // The last character says that nothing was cut off.
     let mut parts = text.strip_suffix(';')?.split(':');
-    if parts.next()? != VERSION {
-        return None;
-    }
+    let mark = parts.next()?;
+    let origin = [Origin::Store, Origin::Local].into_iter().find(|origin| origin.mark() == mark)?;
     let id = parts.next().filter(|id| id.len() == 16).and_then(|id| u64::from_str_radix(id, 16).ok())?;
     let charges = parts.map(parse_charged).collect::<Option<Vec<_>>>()?;
     let once = |(index, charged): (usize, &Charged)| charges[..index].iter().all(|other| other.policy != charged.policy);
     let sound = !charges.is_empty() && charges.iter().enumerate().all(once);
-    sound.then_some(Receipt { id, charges })
+    sound.then_some(Receipt { id, origin, charges })
 }
 
 fn parse_charged(text: &str) -> Option<Charged> {

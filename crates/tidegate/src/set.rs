@@ -10,12 +10,13 @@ use smallvec::SmallVec;
 
 use crate::{
     Algorithm, Hit, Mode, Override, Policy, Quota,
-    algorithm::Plan,
+    algorithm::{Plan, Verdict},
     error::{ConfigError, QuotaError},
     key::{Digester, Key},
     label::Label,
     receipt::Charged,
-    store::{Ask, memory::Table},
+    store::{Amendment, Answer, Ask, Record, memory::Table},
+    top::Denials,
 };
 
 #[derive(Debug)]
@@ -26,6 +27,8 @@ pub(crate) struct PolicySet {
     /// Indices of policies in the order in which their tables are locked: that of the tables' making, whatever sets
     /// they have been in since, so that decisions under an old and a new set cannot wait for each other.
     order: Vec<u16>,
+    /// The same policies with this instance's share of their quotas, for when the store does not answer.
+    pub(crate) local: Option<Arc<PolicySet>>,
 }
 
 /// What a set is made with, beside the policies.
@@ -36,6 +39,8 @@ pub(crate) struct Making<'a> {
     pub(crate) max_keys: usize,
     /// When it comes into force.
     pub(crate) now: u64,
+    /// How many instances share a quota when each decides by itself; nothing where none ever does.
+    pub(crate) shared_by: Option<u64>,
 }
 
 /// A policy and what deciding by it needs.
@@ -43,6 +48,8 @@ pub(crate) struct Making<'a> {
 pub(crate) struct Prepared {
     pub(crate) policy: Arc<Policy>,
     pub(crate) table: Table,
+    /// Which keys it has denied.
+    pub(crate) denials: Arc<Denials>,
     /// The quotas in force.
     pub(crate) current: Era,
     /// The number of the current era. States say by it which they were written in; it wraps.
@@ -93,12 +100,17 @@ impl PolicySet {
         if let Some(twice) = policies.iter().find(|policy| !names.insert(policy.name.clone())) {
             return Err(ConfigError::Duplicate(twice.name.clone()));
         }
+        let local = making.shared_by.map(|instances| {
+            let share = policies.iter().map(|policy| policy.share(instances)).collect();
+            Self::new(share, &Making { old: making.old.and_then(|old| old.local.as_deref()), shared_by: None, ..*making })
+        });
+        let local = local.transpose()?.map(Arc::new);
         let policies: Vec<Prepared> =
             policies.into_iter().map(|policy| Prepared::new(policy, making)).collect::<Result<_, _>>()?;
         let mut order: Vec<u16> = (0..policies.len() as u16).collect();
         order.sort_by_key(|index| policies[usize::from(*index)].table.made());
         let version = making.old.map_or(0, |old| old.version + 1);
-        Ok(Self { version, policies, order })
+        Ok(Self { version, policies, order, local })
     }
 
     /// The policy and its ask, if it is the only one and a simple one, and applies.
@@ -124,11 +136,45 @@ impl PolicySet {
         }
     }
 
+    /// What is to be done about a charge for which the cost turned out to be `actual`, or nothing at all. A receipt of which it is no
+    /// longer remembered whether it was used is worth nothing.
+    pub(crate) fn amendment(&self, charged: &Charged, actual: Option<u64>, now: u64) -> Option<(Ask, Amendment)> {
+        let ask = self.ask(charged).filter(|_| now < self.forgotten_at(charged))?;
+        let prepared = &self.policies[usize::from(ask.policy)];
+        let counts_requests = prepared.policy.weigh(u64::MAX) == 1;
+        let target = match actual {
+            Some(_) if counts_requests => charged.cost,
+            actual => actual.unwrap_or(0),
+        };
+        let other_terms = prepared.policy.algorithm.terms(prepared.plan(ask.plan)) != charged.terms
+            || charged.at < prepared.same_terms_since(&charged.key);
+        match charged.cost.checked_sub(target) {
+            Some(0) => None,
+            // How much of it still counts is no longer known: nothing, to be safe.
+            Some(_) if other_terms => None,
+            Some(amount) => Some((ask, Amendment::Refund { at: charged.at, amount })),
+            None => Some((ask, Amendment::Charge { amount: target - charged.cost })),
+        }
+    }
+
+    /// The index of a policy.
+    pub(crate) fn find(&self, name: &str) -> Result<u16, ConfigError> {
+        let index = self.policies.iter().position(|prepared| prepared.policy.name == name);
+        index.map(|index| index as u16).ok_or_else(|| ConfigError::Unknown(name.to_owned()))
+    }
+
+    /// Whether some states should be written anew, so that past eras can be forgotten.
+    pub(crate) fn has_long_pasts(&self) -> bool {
+        let local = self.local.as_ref().is_some_and(|local| local.has_long_pasts());
+        local || self.policies.iter().any(Prepared::has_long_past)
+    }
+
     /// The same set, to be served once all states of policies with a long past are written under the current era.
     pub(crate) fn without_long_pasts(&self) -> Self {
         let mut policies = self.policies.clone();
         policies.iter_mut().filter(|prepared| prepared.has_long_past()).for_each(|prepared| prepared.past.clear());
-        Self { version: self.version + 1, policies, order: self.order.clone() }
+        let local = self.local.as_ref().map(|local| Arc::new(local.without_long_pasts()));
+        Self { version: self.version + 1, policies, order: self.order.clone(), local }
     }
 
     /// When a charge can give nothing back any more. Under other terms than now it gives nothing anyway.
@@ -140,7 +186,7 @@ impl PolicySet {
 
 impl Prepared {
     fn new(policy: Policy, making: &Making<'_>) -> Result<Self, ConfigError> {
-        let &Making { old, digester, max_keys, now } = making;
+        let &Making { old, digester, max_keys, now, .. } = making;
         check_shape(&policy)?;
         // A policy goes on where it left off only if its keys and its states mean the same.
         let old = old.and_then(|set| {
@@ -154,24 +200,25 @@ impl Prepared {
             // Receipts of an earlier policy of this name are from before it; in a limiter's first set there is none.
             let since = making.old.map_or(0, |_| now + 1);
             let first = Era::new(&policy, digester, since)?;
-            return Ok(Self::with(policy, table, first, 0, Vec::new()));
+            return Ok(Self::with(policy, (table, Arc::default()), first, 0, Vec::new()));
         };
+        let kept = (old.table.clone(), Arc::clone(&old.denials));
         let quotas = |policy: &Policy| (policy.quota, policy.resolution, policy.overrides.clone());
         if quotas(&old.policy) == quotas(&policy) {
-            return Ok(Self::with(policy, old.table.clone(), old.current.clone(), old.era, old.past.clone()));
+            return Ok(Self::with(policy, kept, old.current.clone(), old.era, old.past.clone()));
         }
         let current = Era::new(&policy, digester, now)?;
         let past = old.past.iter().cloned().chain([Arc::new(old.current.clone())]).collect();
-        Ok(Self::with(policy, old.table.clone(), current, old.era.wrapping_add(1), past))
+        Ok(Self::with(policy, kept, current, old.era.wrapping_add(1), past))
     }
 
-    fn with(policy: Policy, table: Table, current: Era, era: u16, past: Vec<Arc<Era>>) -> Self {
+    fn with(policy: Policy, (table, denials): (Table, Arc<Denials>), current: Era, era: u16, past: Vec<Arc<Era>>) -> Self {
         let plain = policy.conditions.is_empty() && policy.overrides.is_empty();
         let simple = match policy.key.as_slice() {
             [attribute] if plain => Some(attribute.as_str().into()),
             _ => None,
         };
-        Self { simple, enforced: policy.mode == Mode::Enforce, policy: Arc::new(policy), table, current, era, past }
+        Self { simple, enforced: policy.mode == Mode::Enforce, policy: Arc::new(policy), table, denials, current, era, past }
     }
 
     #[inline]
@@ -201,6 +248,13 @@ impl Prepared {
         Some(eras.zip(later).map(move |(old, new)| (old.plan_of(key), new.plan_of(key), new.since)))
     }
 
+    /// The plans that a key has been under and since when, oldest first; the last is in force.
+    #[cfg(feature = "redis")]
+    pub(crate) fn eras(&self, key: &Key) -> SmallVec<[(&Plan, u64); 2]> {
+        let eras = self.past.iter().map(AsRef::as_ref).chain([&self.current]);
+        eras.map(|era| (era.plan_of(key), era.since)).collect()
+    }
+
     /// The time since which a key has been under the same terms.
     pub(crate) fn same_terms_since(&self, key: &Key) -> u64 {
         let terms = |era: &Era| self.policy.algorithm.terms(era.plan_of(key));
@@ -209,12 +263,30 @@ impl Prepared {
         same.last().map_or(self.current.since, |era| era.since)
     }
 
+    /// An ask of this policy and its answer.
+    pub(crate) fn record(&self, ask: &Ask, answer: Answer) -> Record {
+        Record { ask: *ask, limit: self.plan(ask.plan).capacity, answer, label: self.label(ask.plan) }
+    }
+
+    /// A key in print.
+    pub(crate) fn shown(&self, key: Key) -> String {
+        key.display(self.policy.key.len()).to_string()
+    }
+
+    /// Counts an answer, if it is a denial.
+    #[inline]
+    pub(crate) fn count(&self, ask: &Ask, answer: &Answer, now: u64) {
+        if answer.verdict != Verdict::Allowed && ask.enforced && ask.cost > 0 {
+            self.denials.count(ask.key, now);
+        }
+    }
+
     /// Whether its states should be written anew, so that past eras can be forgotten.
     pub(crate) fn has_long_past(&self) -> bool {
         self.past.len() > MAX_PAST
     }
 
-    fn stance(&self, index: u16, hit: &Hit<'_>, digester: &Digester) -> Stance {
+    pub(crate) fn stance(&self, index: u16, hit: &Hit<'_>, digester: &Digester) -> Stance {
         if !self.policy.matches(hit) {
             return Stance::Silent;
         }
@@ -234,7 +306,7 @@ impl Prepared {
         self.treat(index, key, self.policy.weigh(hit.total()))
     }
 
-    fn treat(&self, index: u16, key: Key, cost: u64) -> Stance {
+    pub(crate) fn treat(&self, index: u16, key: Key, cost: u64) -> Stance {
         let ask = |plan| Ask { key, policy: index, plan, cost, enforced: self.enforced };
         match self.current.overrides.get(&key) {
             None => Stance::Decides(ask(0)),

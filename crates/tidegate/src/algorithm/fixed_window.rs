@@ -1,6 +1,6 @@
 //! `fixed-window`: one counter for each window since the epoch.
 
-use super::{Charge, Evaluation, Plan, State, Terms};
+use super::{Charge, Evaluation, Plan, State, Stored, Terms};
 use crate::Quota;
 
 /// The cost counted in the window that began at `start`.
@@ -46,6 +46,10 @@ impl State for Window {
         if at >= current.start && at < current.start + plan.window {
             *self = Self { used: current.used - amount.min(current.used), ..current };
         }
+    }
+
+    fn inspect(&self) -> Stored {
+        Stored::fields([("start", self.start), ("used", self.used)])
     }
 
     fn terms(plan: &Plan) -> Terms {

@@ -1,95 +1,114 @@
--- gcra: the twin of gcra.rs. A string: the theoretical arrival time, the bits of the debt, and the plan it was written under.
+-- gcra, version 1: the twin of gcra.rs. A string: the theoretical arrival time (7 bytes), the bits of the debt (1), how long the
+-- key is kept (7), and the plan.
 
-local gcra = {}
+local gcra = { terms = { 'interval', 'capacity' }, needs = { 'interval', 'capacity', 'window' } }
 
 -- The longest time to refill a bucket: 100 years.
 local MAX_REFILL = 100 * 366 * 86400000000
 
--- How long a full burst takes to pay back.
-local function tolerance(plan)
-  return plan.capacity * plan.interval
-end
+local key, written, time, bits, kept, backlog
 
-local function set(state, plan, now, backlog)
-  local debt = math.max(backlog - tolerance(plan), 0)
-  local _, bits = math.frexp(debt)
-  state.time, state.bits = now + backlog, bits
-end
-
--- How long until nothing is owed. What was written more than a window ahead of `now` was written under a wrong clock.
-local function backlog_of(state, plan, now)
-  local backlog = math.max(state.time - now, 0)
-  return backlog >= tolerance(plan) + 2 ^ state.bits + plan.window and 0 or backlog
-end
-
--- The backlog, stretched or squeezed as the interval is.
-local function convert(state, old, new, since)
-  local backlog = mul_div_ceil(backlog_of(state, old, since), new.interval, old.interval)
-  set(state, new, since, math.min(backlog, MAX_REFILL))
-end
-
-local function save(state, plan, now)
-  local fields = { state.time, state.bits, plan.interval, plan.capacity, plan.window }
-  for i, field in ipairs(fields) do
-    fields[i] = text(field)
+-- How long until nothing is owed. What was written more than a window ahead of `at` was written under a wrong clock.
+local function backlog_at(plan, at)
+  local owed = time - at
+  if owed <= 0 or owed >= plan.tolerance + plan.window + (bits == 0 and 1 or 2 ^ bits) then
+    return 0
   end
-  redis.call('SET', state.key, table.concat(fields, ':'), 'PX', ttl(math.max(state.time - now, 0)))
+  return owed
 end
 
-function gcra.load(key, plan, since)
-  local state = { key = key, time = 0, bits = 0 }
-  local value = redis.call('GET', key)
+local function set(plan, at, owed)
+  time, bits, backlog = at + owed, 0, owed
+  if owed > plan.tolerance then
+    local _
+    _, bits = math.frexp(owed - plan.tolerance)
+  end
+end
+
+-- A key is kept for longer than it need be by what a full burst takes to pay back: so that its TTL need not be set each time.
+local function save(plan, owed)
+  set(plan, now, owed)
+  if time <= kept and written == plan.text then
+    call('SETRANGE', key, '0', pack('>I7B', time, bits))
+  else
+    kept, written = time + plan.tolerance, plan.text
+    call('SET', key, pack('>I7BI7', time, bits, kept) .. written, 'PX', ttl(kept - now))
+  end
+end
+
+function gcra.load(of)
+  local value = call('GET', of)
+  key = of
   if value then
-    local time, bits, interval, capacity, window = string.match(value, '^(%d+):(%d+):(%d+):(%d+):(%d+)$')
-    state.time, state.bits = tonumber(time), tonumber(bits)
-    local old = { interval = tonumber(interval), capacity = tonumber(capacity), window = tonumber(window) }
-    if old.interval ~= plan.interval or old.capacity ~= plan.capacity then
-      convert(state, old, plan, since)
-      state.converted = true
+    time, bits, kept = unpack('>I7BI7', value)
+    written = sub(value, 16)
+  else
+    written, time, bits, kept = nil, 0, 0, 0
+  end
+  return written
+end
+
+function gcra.evaluate(plan, cost)
+  local interval, capacity, owed = plan.interval, plan.capacity, 0
+  if time > now then
+    owed = backlog_at(plan, now)
+  end
+  backlog = owed
+  local used = owed + interval - 1
+  used = (used - used % interval) / interval
+  if cost <= capacity - used then
+    return used, ALLOWED, owed
+  end
+  return used, judge(capacity, used, cost) or owed - (capacity - cost) * interval, owed
+end
+
+function gcra.commit(plan, cost)
+  local owed = backlog + cost * plan.interval
+  if owed <= plan.tolerance and now + owed <= kept and written == plan.text then
+    time, bits, backlog = now + owed, 0, owed
+    call('SETRANGE', key, '0', pack('>I7B', time, 0))
+    return now, cost, owed
+  end
+  if owed > MAX_REFILL then
+    -- A debt is kept in full, up to what the longest refill can pay.
+    local most = math.max(MAX_REFILL, backlog)
+    if owed > most then
+      owed, cost = most, math.floor((most - backlog) / plan.interval)
     end
   end
-  return state
+  save(plan, owed)
+  return now, cost, backlog
 end
 
-function gcra.evaluate(state, plan, now, cost)
-  local backlog = backlog_of(state, plan, now)
-  local used = math.ceil(backlog / plan.interval)
-  return judge(plan, used, cost, function()
-    return backlog - (plan.capacity - cost) * plan.interval
-  end)
-end
-
-function gcra.commit(state, plan, now, cost)
-  local backlog = backlog_of(state, plan, now)
-  local wanted = backlog + cost * plan.interval
-  -- A debt is kept in full, up to what the longest refill can pay.
-  local owed = math.min(wanted, math.max(MAX_REFILL, backlog))
-  set(state, plan, now, owed)
-  save(state, plan, now)
-  if owed ~= wanted then
-    cost = math.floor((owed - backlog) / plan.interval)
+function gcra.rarely()
+  -- Gives back what would not have been paid since.
+  function gcra.refund(plan, at, amount)
+    local back = at <= now and math.max(amount * plan.interval - (now - at), 0) or 0
+    if backlog > 0 then
+      save(plan, math.max(backlog - back, 0))
+    end
   end
-  return now, cost
-end
 
-function gcra.reset_after(state, plan, now)
-  return backlog_of(state, plan, now)
-end
-
--- Writes down that the state is under this plan now.
-function gcra.carry(state, plan, now)
-  if state.converted then
-    save(state, plan, now)
+  -- The backlog, stretched or squeezed as the interval is.
+  function gcra.convert(old, new, since)
+    local owed = mul_div_ceil(backlog_at(old, since), new.interval, old.interval)
+    set(new, since, math.min(owed, MAX_REFILL))
   end
-end
 
--- Gives back what would not have been paid since.
-function gcra.refund(state, plan, now, at, amount)
-  local back = at <= now and math.max(amount * plan.interval - (now - at), 0) or 0
-  local backlog = backlog_of(state, plan, now)
-  if backlog > 0 then
-    set(state, plan, now, math.max(backlog - back, 0))
-    save(state, plan, now)
+  -- When it was written is not known exactly.
+  function gcra.stamp(plan)
+    return time - plan.tolerance - 2 ^ bits, now
+  end
+
+  function gcra.persist(plan)
+    if time > now then
+      kept, written = time + plan.tolerance, plan.text
+      call('SET', key, pack('>I7BI7', time, bits, kept) .. written, 'PX', ttl(kept - now))
+    end
+  end
+
+  function gcra.inspect()
+    return { 'arrival', time }, {}
   end
 end
 

@@ -1,6 +1,6 @@
 //! `gcra`: the generic cell rate algorithm. One number says when the key will owe nothing: its theoretical arrival time.
 
-use super::{Charge, Evaluation, MAX_REFILL, Plan, State, Terms, mul_div_ceil};
+use super::{Charge, Evaluation, MAX_REFILL, Plan, State, Stored, Terms, mul_div_ceil};
 
 /// The theoretical arrival time in the low 53 bits.
 ///
@@ -60,6 +60,10 @@ impl State for Arrival {
             0 => {}
             backlog => *self = Self::new(plan, now, backlog.saturating_sub(back)),
         }
+    }
+
+    fn inspect(&self) -> Stored {
+        Stored::fields([("arrival", self.0 & ((1 << TIME_BITS) - 1))])
     }
 
     fn terms(plan: &Plan) -> Terms {

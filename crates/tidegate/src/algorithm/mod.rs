@@ -10,7 +10,7 @@ mod sliding_log;
 mod sliding_window;
 mod token_bucket;
 
-use std::{fmt, str::FromStr};
+use std::{borrow::Cow, fmt, str::FromStr};
 
 use crate::{Quota, error::QuotaError};
 
@@ -34,6 +34,9 @@ pub(crate) trait State: Default + Clone + Send + 'static {
     /// The same history in other terms, which came into force at `since`. Rounding never gives capacity away.
     fn convert(&self, old: &Plan, new: &Plan, since: u64) -> Self;
 
+    /// What is stored, for people to see.
+    fn inspect(&self) -> Stored;
+
     /// Bytes held outside the state itself.
     fn heap_bytes(&self) -> usize {
         0
@@ -46,6 +49,23 @@ pub(crate) struct Evaluation {
     /// How much of the capacity is taken, without the hit being evaluated; above it after a charge or a lowered limit.
     pub(crate) used: u64,
     pub(crate) verdict: Verdict,
+}
+
+/// What a state holds, in the words of its algorithm.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Stored {
+    pub(crate) fields: Vec<(Cow<'static, str>, u64)>,
+    /// Times and costs of what is kept apart, oldest first.
+    pub(crate) entries: Vec<(u64, u64)>,
+}
+
+/// Entries that an inspection shows, the latest ones.
+const INSPECTED: usize = 1000;
+
+impl Stored {
+    fn fields<const N: usize>(fields: [(&'static str, u64); N]) -> Self {
+        Self { fields: fields.map(|(name, number)| (name.into(), number)).into(), entries: Vec::new() }
+    }
 }
 
 /// Two numbers of a plan; which ones is the algorithm's business.
@@ -95,13 +115,13 @@ pub(crate) struct Plan {
     pub(crate) capacity: u64,
     pub(crate) window: u64,
     /// `sliding-window`, `sliding-log`: hits whose times fall in one grain are counted as one.
-    grain: u64,
+    pub(crate) grain: u64,
     /// `gcra`: the time that a cost of 1 takes, rounded up, and that a full burst takes.
-    interval: u64,
+    pub(crate) interval: u64,
     tolerance: u64,
     /// `token-bucket`: `tokens` come back every `per` microseconds; limit and window in lowest terms.
-    tokens: u64,
-    per: u64,
+    pub(crate) tokens: u64,
+    pub(crate) per: u64,
 }
 
 /// The longest time to refill a bucket: 100 years. Added to any time of this century it stays below 2^53.
@@ -131,9 +151,10 @@ impl Plan {
         Ok(Self { capacity, window, grain, interval, tolerance, tokens: limit / divisor, per: window / divisor })
     }
 
-    /// When a `cost` recorded at `at` can give nothing back any more, whatever the algorithm.
+    /// Until when a receipt for a `cost` recorded at `at` is good: it could give nothing back any more, whatever the algorithm, and who
+    /// settles for more has had an hour.
     pub(crate) fn forgotten_at(&self, at: u64, cost: u64) -> u64 {
-        at.saturating_add(2 * self.window).saturating_add(mul_div_ceil(cost, self.per, self.tokens))
+        at.saturating_add((2 * self.window).max(3_600_000_000)).saturating_add(mul_div_ceil(cost, self.per, self.tokens))
     }
 }
 
@@ -163,25 +184,25 @@ fn mul_div_ceil(a: u64, b: u64, m: u64) -> u64 {
     quotient.saturating_add(u64::from(rest > 0))
 }
 
-/// Calls a macro with every algorithm: variant, name, state. **This list is the registry**: stores, configuration,
+/// Calls a macro with every algorithm: variant, name, script, state. **This list is the registry**: stores, configuration,
 /// vectors, laws and benches all read it.
 macro_rules! registry {
     ($macro:ident) => {
         $macro! {
             /// Every request with its time: exact, and the most memory.
-            SlidingLog "sliding-log" $crate::algorithm::Log,
+            SlidingLog "sliding-log" "sliding_log.lua" $crate::algorithm::Log,
             /// Requests in grains of a hundredth of the window: never over the limit, capacity back late by less
             /// than one grain, bounded memory. The default.
             #[default]
-            SlidingWindow "sliding-window" $crate::algorithm::Grains,
+            SlidingWindow "sliding-window" "sliding_window.lua" $crate::algorithm::Grains,
             /// Two counters and their overlap: an estimate, below twice the limit in any window.
-            SlidingCounter "sliding-counter" $crate::algorithm::Buckets,
+            SlidingCounter "sliding-counter" "sliding_counter.lua" $crate::algorithm::Buckets,
             /// One counter per window since the epoch: up to twice the limit across a boundary.
-            FixedWindow "fixed-window" $crate::algorithm::Window,
+            FixedWindow "fixed-window" "fixed_window.lua" $crate::algorithm::Window,
             /// A bucket of tokens that refills at the rate of the quota: a burst, then the rate, exactly.
-            TokenBucket "token-bucket" $crate::algorithm::Bucket,
+            TokenBucket "token-bucket" "token_bucket.lua" $crate::algorithm::Bucket,
             /// One number per key: a burst, then requests spaced evenly.
-            Gcra "gcra" $crate::algorithm::Arrival,
+            Gcra "gcra" "gcra.lua" $crate::algorithm::Arrival,
         }
     };
 }
@@ -195,7 +216,7 @@ pub(crate) use sliding_window::Grains;
 pub(crate) use token_bucket::Bucket;
 
 macro_rules! algorithms {
-    ($($(#[$doc:meta])* $variant:ident $name:literal $state:ty,)*) => {
+    ($($(#[$doc:meta])* $variant:ident $name:literal $script:literal $state:ty,)*) => {
         /// How a quota is enforced; the [guide](crate#which-algorithm) compares them.
         ///
         /// ```
@@ -214,6 +235,14 @@ macro_rules! algorithms {
             pub(crate) fn terms(self, plan: &Plan) -> Terms {
                 match self {
                     $(Self::$variant => <$state>::terms(plan),)*
+                }
+            }
+
+            /// Its twin for Redis.
+            #[cfg(feature = "redis")]
+            pub(crate) fn script(self) -> &'static str {
+                match self {
+                    $(Self::$variant => include_str!($script),)*
                 }
             }
 

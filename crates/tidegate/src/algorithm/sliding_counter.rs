@@ -1,7 +1,7 @@
 //! `sliding-counter`: the current window's counter plus the previous one's, weighted by how much of it the sliding
 //! window still overlaps. An estimate, below twice the limit in any window.
 
-use super::{Charge, Evaluation, Plan, State, Terms, mul_div, mul_div_ceil};
+use super::{Charge, Evaluation, Plan, State, Stored, Terms, mul_div, mul_div_ceil};
 use crate::Quota;
 
 /// The cost counted in the window that began at `start`, and in the one before it.
@@ -38,7 +38,7 @@ impl Buckets {
         }
         let overlap = self.start + plan.window - now.max(self.start);
         let weight = mul_div_ceil(overlap, WHOLE, plan.window);
-        self.current + mul_div_ceil(self.previous, weight, WHOLE)
+        (self.current + mul_div_ceil(self.previous, weight, WHOLE)).min(Quota::MAX)
     }
 
     /// The first time at which no more than `room` of a bucket of `cost`, which weighs less and less until `end`, counts.
@@ -94,6 +94,10 @@ impl State for Buckets {
         *self = buckets;
     }
 
+    fn inspect(&self) -> Stored {
+        Stored::fields([("start", self.start), ("current", self.current), ("previous", self.previous)])
+    }
+
     fn terms(plan: &Plan) -> Terms {
         Terms(plan.window, 0)
     }
@@ -102,7 +106,7 @@ impl State for Buckets {
     fn convert(&self, old: &Plan, new: &Plan, since: u64) -> Self {
         let buckets = self.rolled(old, since);
         let at = since.max(buckets.start);
-        let current = buckets.used(old, since).min(Quota::MAX);
+        let current = buckets.used(old, since);
         Self { start: at - at % new.window, current, previous: 0 }
     }
 }

@@ -1,170 +1,264 @@
--- sliding-log: the twin of sliding_log.rs. A sorted set: score = time; member = '<end>:<cost>:<window>', the cumulative
--- cost up to and with the entry, its own, and the window it was written under. Members are unique because ends are, and
--- no question needs the whole set: what any range has cost is one subtraction. Entries of one microsecond are one member.
+-- sliding-log, version 1: the twin of sliding_log.rs. A sorted set: score = time; member = time, the cumulative cost up to and
+-- with the entry, and its own if that is not 1 (7 bytes each). No question needs the whole set: what any range has cost is one
+-- subtraction. Entries of one microsecond are one member. Before all of them, with score 0, stands the plan.
+--
+-- The time is in the member too because Redis takes a microsecond to write out a score.
 
-local log = {}
+local log = { terms = { 'window', 'grain' }, needs = { 'window', 'grain' } }
 
-local MAX = 2 ^ 53 - 1
+local PLAN = 'plan:'
 
--- The entry of a reply to ZRANGE ... WITHSCORES, if there is one.
-local function entry(reply)
-  if reply[1] then
-    local last, cost, window = string.match(reply[1], '^(%d+):(%d+):(%d+)$')
-    local time = tonumber(reply[2])
-    return { member = reply[1], time = time, last = tonumber(last), cost = tonumber(cost), window = tonumber(window) }
+-- `member` is the newest entry, of time `newest`, end `last` and cost `own`; `oldest` the oldest. What another window had let go
+-- up to `floor` when this one came into force, it has.
+local key, written, oldest, member, newest, last, own, floor
+-- Found by evaluate: the time to judge by, or nothing where no entry counts; the first entry that does, the end before it, what all
+-- that do have cost, and up to when entries are gone, 0 if none is.
+local at, first, base, used, gone
+
+-- Time, end and cost of the entry that a member is.
+local function parts(of)
+  if #of == 14 then
+    local time, ends = unpack('>I7I7', of)
+    return time, ends, 1
+  end
+  return unpack('>I7I7I7', of)
+end
+
+local function member_of(time, ends, cost)
+  if cost == 1 then
+    return pack('>I7I7', time, ends)
+  end
+  return pack('>I7I7I7', time, ends, cost)
+end
+
+local function at_rank(rank)
+  rank = text(rank)
+  return call('ZRANGE', key, rank, rank)[1]
+end
+
+-- The time to judge by: none where all entries have expired, or are so far ahead that the clock was wrong.
+local function effective(plan, time)
+  local window = plan.window
+  if newest and newest + window > time and newest <= time + window then
+    return newest > time and newest or time
   end
 end
 
-local function at_rank(key, rank)
-  return entry(redis.call('ZRANGE', key, rank, rank, 'WITHSCORES'))
-end
-
-local function add(key, time, last, cost, window)
-  redis.call('ZADD', key, text(time), table.concat({ text(last), text(cost), text(window) }, ':'))
-end
-
--- The time to judge by, or nothing where no entry counts: all expired, or so far ahead that the clock was wrong.
-local function effective(state, plan, now)
-  local newest = state.newest
-  if newest and newest.time + plan.window > now and newest.time <= now + plan.window then
-    return math.max(now, newest.time)
+-- The time of the first entry with which `need` of the cost has left, found by galloping over ranks from the first that counts.
+local function leaving(need)
+  local time, ends = parts(first)
+  if wrapping_sub(ends, base) >= need then
+    return time
   end
-end
-
--- The time up to which entries no longer count. What another window had let go when this one came into force, it has.
-local function cutoff(state, plan, at)
-  return text(math.max(at - plan.window, state.floor))
-end
-
--- The first entry that counts at that time, and what all that do have cost.
-local function live(state, plan, at)
-  local after = '(' .. cutoff(state, plan, at)
-  local first = entry(redis.call('ZRANGE', state.key, after, '+inf', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES'))
-  return first, wrapping_sub(state.newest.last, first.last) + first.cost
-end
-
--- The time of the first entry with which `need` of the cost has left, found by galloping over ranks.
-local function leaving(state, first, need)
-  if first.cost >= need then
-    return first.time
-  end
-  local base = wrapping_sub(first.last, first.cost)
-  local low = redis.call('ZRANK', state.key, first.member)
-  local step, found = 1, nil
+  local low, step, found = call('ZRANK', key, first), 1, nil
   repeat
-    found = at_rank(state.key, low + step) or state.newest
+    found = at_rank(low + step) or member
+    time, ends = parts(found)
     step = step * 2
-  until wrapping_sub(found.last, base) >= need
+  until wrapping_sub(ends, base) >= need
   local high = low + step / 2
   low = low + math.floor(step / 4)
   while high - low > 1 do
     local middle = math.floor((low + high) / 2)
-    local candidate = at_rank(state.key, middle)
-    if candidate and wrapping_sub(candidate.last, base) < need then
+    local candidate_time, candidate_ends = parts(at_rank(middle) or member)
+    if wrapping_sub(candidate_ends, base) < need then
       low = middle
     else
-      high, found = middle, candidate or found
+      high, time = middle, candidate_time
     end
   end
-  return found.time
+  return time
 end
 
--- Drops what has expired at that time.
-local function purge(state, plan, at)
-  redis.call('ZREMRANGEBYSCORE', state.key, '-inf', cutoff(state, plan, at))
+-- Drops what does not count, and writes down that the log is under this plan now.
+local function tidy(plan)
+  if gone > 0 then
+    call('ZREMRANGEBYSCORE', key, '(0', text(gone))
+  end
+  if written ~= plan.text then
+    call('ZREM', key, PLAN .. written)
+    call('ZADD', key, '0', PLAN .. plan.text)
+  end
 end
 
-function log.load(key, plan, since)
-  local state = { key = key, newest = at_rank(key, -1), floor = 0 }
-  local old = state.newest and state.newest.window
-  if old and old ~= plan.window then
-    local at = effective(state, { window = old }, since)
-    if at then
-      state.floor = math.max(at - old, 0)
+-- A TTL that outlasts every entry of the same stretch of time, a window long: so it need not be set for each.
+local function keep(plan, time, before)
+  local window = plan.window
+  local begun = time - time % window
+  if before < begun or written ~= plan.text then
+    call('PEXPIRE', key, ttl(begun + 2 * window - now))
+  end
+end
+
+function log.load(of)
+  local head = call('ZRANGE', of, '0', '2')
+  key, floor, written = of, 0, head[1]
+  if written then
+    written, oldest, member = sub(written, 6), head[2], head[3]
+    member = member and call('ZRANGE', of, '-1', '-1')[1] or oldest
+    if #member == 14 then
+      newest, last = unpack('>I7I7', member)
+      own = 1
     else
-      state.newest = nil
+      newest, last, own = unpack('>I7I7I7', member)
     end
-  end
-  return state
-end
-
-function log.evaluate(state, plan, now, cost)
-  local at = effective(state, plan, now)
-  if not at then
-    return judge(plan, 0, cost)
-  end
-  local first, used = live(state, plan, at)
-  return judge(plan, used, cost, function()
-    return leaving(state, first, used - (plan.capacity - cost)) + plan.window - now
-  end)
-end
-
-function log.commit(state, plan, now, cost)
-  local at = effective(state, plan, now)
-  if not at then
-    redis.call('DEL', state.key)
-    at = now
-    add(state.key, at, cost, cost, plan.window)
   else
-    local _, used = live(state, plan, at)
-    purge(state, plan, at)
-    cost = math.min(cost, MAX - used)
-    local own = cost
-    if at == state.newest.time then
-      redis.call('ZREM', state.key, state.newest.member)
-      own = own + state.newest.cost
-    end
-    add(state.key, at, wrapping_add(state.newest.last, cost), own, plan.window)
+    newest = nil
   end
-  redis.call('PEXPIRE', state.key, ttl(at + plan.window - now))
-  state.newest, state.floor = at_rank(state.key, -1), 0
-  return at, cost
+  return written
 end
 
-function log.reset_after(state, plan, now)
-  return effective(state, plan, now) and state.newest.time + plan.window - now or 0
-end
-
--- The entry gives back what it can; the ends of all later ones move with it.
-function log.refund(state, plan, now, at, amount)
-  local judged = effective(state, plan, now)
-  if not judged then
-    return
-  end
-  purge(state, plan, judged)
-  local given = entry(redis.call('ZRANGE', state.key, text(at), text(at), 'BYSCORE', 'WITHSCORES'))
-  if not given then
-    return
-  end
-  local back = math.min(amount, given.cost)
-  local rank = redis.call('ZRANK', state.key, given.member)
-  redis.call('ZREM', state.key, given.member)
-  if back < given.cost then
-    add(state.key, at, wrapping_sub(given.last, back), given.cost - back, given.window)
-    rank = rank + 1
-  end
-  local later = at_rank(state.key, rank)
-  while later do
-    redis.call('ZREM', state.key, later.member)
-    add(state.key, later.time, wrapping_sub(later.last, back), later.cost, later.window)
-    rank = rank + 1
-    later = at_rank(state.key, rank)
-  end
-  state.newest = at_rank(state.key, -1)
-  log.carry(state, plan, judged)
-end
-
--- Writes down that the log is under this plan now: what an earlier window had let go is purged, the newest entry says so.
-function log.carry(state, plan, now)
-  local newest = state.newest
+function log.evaluate(plan, cost)
+  local window, capacity = plan.window, plan.capacity
   if not newest then
-    redis.call('DEL', state.key)
-  elseif newest.window ~= plan.window then
-    redis.call('ZREMRANGEBYSCORE', state.key, '-inf', text(state.floor))
-    redis.call('ZREM', state.key, newest.member)
-    add(state.key, newest.time, newest.last, newest.cost, plan.window)
-    redis.call('PEXPIRE', state.key, ttl(math.max(newest.time + plan.window - now, 0)))
-    state.newest, state.floor = at_rank(state.key, -1), 0
+    at = nil
+  elseif newest > now then
+    at = effective(plan, now)
+  else
+    at = newest + window > now and now or nil
+  end
+  if not at then
+    return 0, judge(capacity, 0, cost), 0
+  end
+  local cutoff, time, ends, its = at - window, nil, nil, 1
+  if cutoff < floor then
+    cutoff = floor
+  end
+  first, gone = oldest, 0
+  if #first == 14 then
+    time, ends = unpack('>I7I7', first)
+  else
+    time, ends, its = unpack('>I7I7I7', first)
+  end
+  if time <= cutoff then
+    gone = cutoff
+    first = call('ZRANGE', key, '(' .. text(cutoff), '+inf', 'BYSCORE', 'LIMIT', '0', '1')[1]
+    time, ends, its = parts(first)
+  end
+  base = wrapping_sub(ends, its)
+  used = last - base
+  if used < 0 then
+    used = wrapping_sub(last, base)
+  end
+  local lasts = newest + window - now
+  if cost <= capacity - used then
+    return used, ALLOWED, lasts
+  end
+  return used, judge(capacity, used, cost) or leaving(used - (capacity - cost)) + window - now, lasts
+end
+
+function log.commit(plan, cost)
+  if not at then
+    cost = math.min(cost, MAX)
+    if written then
+      call('DEL', key)
+    end
+    at, newest, last, own, floor, written = now, now, cost, cost, 0, nil
+    member = member_of(at, last, own)
+    oldest = member
+    call('ZADD', key, '0', PLAN .. plan.text, NOW, member)
+    keep(plan, at, 0)
+    written = plan.text
+    return at, cost, plan.window
+  end
+  if gone > 0 or written ~= plan.text then
+    tidy(plan)
+  end
+  if cost > MAX - used then
+    cost = MAX - used
+  end
+  local before = newest
+  if at == before then
+    call('ZREM', key, member)
+    own = cost + own
+  else
+    own = cost
+  end
+  local whole = first == member and at == before
+  last, newest = wrapping_add(last, cost), at
+  member = own == 1 and pack('>I7I7', at, last) or pack('>I7I7I7', at, last, own)
+  oldest = whole and member or first
+  call('ZADD', key, at == now and NOW or text(at), member)
+  local window = plan.window
+  if before < at - at % window or written ~= plan.text then
+    keep(plan, at, before)
+  end
+  written = plan.text
+  return at, cost, at + window - now
+end
+
+function log.rarely()
+  -- Moves the ends of the entries at ranks `from` to `to` by `back`, up or down.
+  local function move(from, to, shift, back)
+    for rank = from, to do
+      local moved = at_rank(rank)
+      local time, ends, cost = parts(moved)
+      call('ZREM', key, moved)
+      call('ZADD', key, text(time), member_of(time, shift(ends, back), cost))
+    end
+  end
+
+  -- The entry gives back what it can; the ends of all later ones or of all earlier ones, whichever are fewer, move with it.
+  function log.refund(plan, when, amount)
+    if not at then
+      return
+    end
+    tidy(plan)
+    local given = when > 0 and call('ZRANGE', key, text(when), text(when), 'BYSCORE')[1]
+    if given then
+      local _, ends, cost = parts(given)
+      local back = math.min(amount, cost)
+      local rank, count = call('ZRANK', key, given), call('ZCARD', key)
+      local later = count - 1 - rank <= rank - 1
+      call('ZREM', key, given)
+      if later then
+        move(rank, count - 2, wrapping_sub, back)
+      else
+        move(1, rank - 1, wrapping_add, back)
+      end
+      if back < cost then
+        call('ZADD', key, text(when), member_of(when, later and wrapping_sub(ends, back) or ends, cost - back))
+      elseif count == 2 then
+        call('DEL', key)
+      end
+    end
+    keep(plan, at, newest)
+  end
+
+  -- Keeps what the old window still held.
+  function log.convert(old, new, since)
+    local time = effective(old, since)
+    if time then
+      floor = math.max(time - old.window, floor)
+    else
+      newest = nil
+    end
+  end
+
+  function log.stamp()
+    return newest
+  end
+
+  function log.persist(plan)
+    if newest and newest + plan.window > now then
+      gone = floor
+      tidy(plan)
+      oldest = at_rank(1)
+      call('PEXPIRE', key, ttl(math.max(newest - newest % plan.window + 2 * plan.window - now, 0)))
+      written = plan.text
+    end
+  end
+
+  function log.inspect()
+    local entries = {}
+    for _, of in ipairs(call('ZRANGE', key, text(-INSPECTED), '-1')) do
+      if sub(of, 1, #PLAN) ~= PLAN then
+        local time, _, cost = parts(of)
+        table.insert(entries, time)
+        table.insert(entries, cost)
+      end
+    end
+    return {}, entries
   end
 end
 

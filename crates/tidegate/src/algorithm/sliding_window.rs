@@ -3,7 +3,7 @@
 
 use std::{collections::VecDeque, mem};
 
-use super::{Charge, Evaluation, Plan, State, Terms};
+use super::{Charge, Evaluation, INSPECTED, Plan, State, Stored, Terms};
 use crate::Quota;
 
 /// Grains in order of time, each with the time of its last hit and a cost of at least 1.
@@ -180,6 +180,16 @@ impl State for Grains {
         }
         self.used -= back;
         self.settle_ends();
+    }
+
+    fn inspect(&self) -> Stored {
+        let grains = self.older.iter().flat_map(|older| &older.grains).map(|grain| (grain.time, grain.end));
+        let mut before = self.older.as_ref().map_or(0, |older| older.base);
+        let newest = (self.newest, before.wrapping_add(self.used));
+        let own = |(time, end): (u64, u64)| (time, end.wrapping_sub(mem::replace(&mut before, end)));
+        let mut entries: Vec<(u64, u64)> = grains.chain((self.used > 0).then_some(newest)).map(own).collect();
+        entries.drain(..entries.len().saturating_sub(INSPECTED));
+        Stored { fields: Vec::new(), entries }
     }
 
     fn terms(plan: &Plan) -> Terms {

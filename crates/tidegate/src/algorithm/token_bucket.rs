@@ -1,6 +1,6 @@
 //! `token-bucket`: what is missing from a full bucket, refilled at exactly the rate of the quota.
 
-use super::{Charge, Evaluation, MAX_REFILL, Plan, State, Terms, mul_div, mul_div_ceil};
+use super::{Charge, Evaluation, MAX_REFILL, Plan, State, Stored, Terms, mul_div, mul_div_ceil};
 use crate::Quota;
 
 /// `spent + fraction / per` tokens were missing at time `at`, `per` being the plan's. What is missing, and not what is
@@ -84,6 +84,10 @@ impl State for Bucket {
             let back = Self { spent: amount, fraction: 0, at }.refilled(plan, bucket.at);
             *self = bucket.less(plan, (back.spent, back.fraction), bucket.at);
         }
+    }
+
+    fn inspect(&self) -> Stored {
+        Stored::fields([("missing", self.spent), ("fraction", self.fraction), ("at", self.at)])
     }
 
     fn terms(plan: &Plan) -> Terms {

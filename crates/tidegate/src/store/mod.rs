@@ -1,15 +1,74 @@
 //! What stores speak: asks in, records out. A store looks states up, locks them and applies an algorithm; it knows
-//! nothing of hits, matching or sentences.
+//! nothing of matching or sentences.
 
 pub(crate) mod memory;
+#[cfg(feature = "redis")]
+pub(crate) mod redis;
 
 use smallvec::SmallVec;
 
 use crate::{
-    algorithm::{Charge, Verdict},
-    key::Key,
+    Decision, Hit, Limiter, Ranked, Receipt,
+    algorithm::{Charge, Stored, Verdict},
+    error::ConfigError,
+    key::{Digester, Key},
     label::Label,
+    set::{PolicySet, Stance},
 };
+
+/// Where states live, and with that how a limiter answers: at once ([`Memory`](crate::Memory)), or to who awaits it
+#[cfg_attr(feature = "redis", doc = "([`Redis`](crate::Redis)).")]
+#[cfg_attr(not(feature = "redis"), doc = "(`Redis`, with the feature of that name).")]
+///
+/// Only the stores of this crate implement it: its methods, which are not shown, are what [`Limiter`] is made of.
+#[expect(private_interfaces, reason = "nobody else is to call or to implement these")]
+pub trait Store: Sized + Send + Sync + 'static {
+    /// What the methods of a limiter on this store return where others return a `T`.
+    type Reply<T: Send + 'static>;
+
+    /// Begins to serve.
+    #[doc(hidden)]
+    fn start(&mut self, max_keys: usize) -> Result<(), ConfigError>;
+
+    /// How many instances share a quota when each decides by itself; nothing where none ever does.
+    #[doc(hidden)]
+    fn shared_by(&self) -> Option<u64>;
+
+    /// How far this store's clock is ahead of the machine's, in microseconds.
+    #[doc(hidden)]
+    fn ahead(&self) -> i64 {
+        0
+    }
+
+    #[doc(hidden)]
+    fn decide(limiter: &Limiter<Self>, hit: &Hit<'_>, intent: Intent) -> Self::Reply<Decision>;
+
+    /// Forgets the keys of a hit.
+    #[doc(hidden)]
+    fn reset(limiter: &Limiter<Self>, hit: &Hit<'_>) -> Self::Reply<Decision>;
+
+    /// Corrects what a receipt proves to `actual`; nothing: takes it back whole.
+    #[doc(hidden)]
+    fn amend(limiter: &Limiter<Self>, receipt: Receipt, actual: Option<u64>) -> Self::Reply<Decision>;
+
+    /// What is stored for a key, and for how long yet, in microseconds.
+    #[doc(hidden)]
+    fn inspect(limiter: &Limiter<Self>, ask: Ask) -> Self::Reply<(Stored, u64)>;
+
+    /// The keys that a policy denied most, worst first.
+    #[doc(hidden)]
+    fn top(limiter: &Limiter<Self>, policy: u16, n: usize) -> Self::Reply<Vec<Ranked>>;
+
+    /// One set of policies has come in the place of another.
+    #[doc(hidden)]
+    fn replaced(&self, old: &PolicySet, new: &PolicySet);
+
+    #[doc(hidden)]
+    fn map<T: Send + 'static, U: Send + 'static>(
+        reply: Self::Reply<T>,
+        change: impl FnOnce(T) -> U + Send + 'static,
+    ) -> Self::Reply<U>;
+}
 
 /// What one policy is asked about one hit.
 #[derive(Clone, Copy, Debug)]
@@ -46,6 +105,13 @@ impl Intent {
     }
 }
 
+/// What is to be done about a charge: give back of it, or charge more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Amendment {
+    Refund { at: u64, amount: u64 },
+    Charge { amount: u64 },
+}
+
 /// Who answered for a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -54,6 +120,10 @@ pub enum Source {
     Store,
     /// The store, from a state that fresh keys share while it is full of keys that are at their limits.
     Overflow,
+    /// This process remembers that the store has denied the key, and for how long.
+    DenyCache,
+    /// This process, because the store did not answer: what the policy says of that case.
+    Fallback,
 }
 
 /// What a store answers to an ask.
@@ -76,6 +146,46 @@ pub(crate) struct Record {
     pub(crate) limit: u64,
     pub(crate) answer: Answer,
     pub(crate) label: Label,
+}
+
+/// What a hit asks of a set of policies.
+pub(crate) struct Question {
+    /// In the order in which to lock.
+    pub(crate) asks: Asks,
+    /// Of policies that block the key.
+    blocking: Asks,
+}
+
+impl Question {
+    pub(crate) fn new(set: &PolicySet, hit: &Hit<'_>, digester: &Digester) -> Self {
+        let mut question = Self { asks: Asks::new(), blocking: Asks::new() };
+        for stance in set.stances(hit, digester) {
+            match stance {
+                Stance::Decides(ask) => question.asks.push(ask),
+                Stance::Blocks(ask) => question.blocking.push(ask),
+                Stance::Silent => {}
+            }
+        }
+        question
+    }
+
+    /// Whether the hit is denied whatever the asks are answered.
+    pub(crate) fn is_barred(&self) -> bool {
+        self.blocking.iter().any(|ask| ask.enforced)
+    }
+
+    /// The decision, once the asks are answered.
+    pub(crate) fn decision(&self, set: &PolicySet, mut records: Records) -> Decision {
+        records.extend(self.blocking.iter().map(|ask| blocked(set, *ask)));
+        Decision::new(records)
+    }
+}
+
+/// The answer of a policy that blocks the key.
+fn blocked(set: &PolicySet, ask: Ask) -> Record {
+    let answer =
+        Answer { verdict: Verdict::Never, source: Source::Store, used: 0, reset_after: 0, charged: Charge { at: 0, cost: 0 } };
+    Record { ask, limit: 0, answer, label: set.policies[usize::from(ask.policy)].label(ask.plan) }
 }
 
 /// The asks of one hit, and what was answered to them.

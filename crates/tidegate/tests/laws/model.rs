@@ -212,7 +212,12 @@ impl Model {
         let index = index % self.charges.len().max(1);
         let charge = self.charges.get_mut(index)?;
         let (at, cost) = (charge.at, charge.cost);
-        let counts = !std::mem::replace(&mut charge.spent, true) && at > self.reset_at;
+        let fresh = !std::mem::replace(&mut charge.spent, true);
+        // A receipt is good for two windows, an hour at least, and what its cost takes to come back.
+        let limit = i128::from(self.scene.quota.limit());
+        let comes_back = (cost * self.window() + limit - 1) / limit;
+        let good = self.now < at + (2 * self.window()).max(3_600_000_000) + comes_back;
+        let counts = fresh && good && at > self.reset_at;
         if counts && actual > cost {
             self.record(actual - cost, None);
         } else if counts {

@@ -7,10 +7,18 @@ use parking_lot::Mutex;
 
 use crate::key::Key;
 
-pub(crate) struct Ledger {
+pub(super) struct Ledger {
     inner: Mutex<Inner>,
     /// Above this many live lines of a kind receipts are refused rather than lines forgotten: that never gives capacity away.
     max_lines: usize,
+}
+
+const MIN_LINES: usize = 1024;
+
+impl Default for Ledger {
+    fn default() -> Self {
+        Self { inner: Mutex::default(), max_lines: MIN_LINES }
+    }
 }
 
 #[derive(Default)]
@@ -26,12 +34,13 @@ struct Inner {
 }
 
 impl Ledger {
-    pub(crate) fn new(max_lines: usize) -> Self {
-        Self { inner: Mutex::default(), max_lines: max_lines.max(1024) }
+    /// Bounds the lines of each kind.
+    pub(super) fn bound(&mut self, max_lines: usize) {
+        self.max_lines = max_lines.max(MIN_LINES);
     }
 
     /// Marks a receipt as used; false if it was used before.
-    pub(crate) fn spend(&self, receipt: u64, until: u64, now: u64) -> bool {
+    pub(super) fn spend(&self, receipt: u64, until: u64, now: u64) -> bool {
         let mut inner = self.inner.lock();
         inner.sweep(now, self.max_lines);
         let known = inner.used.contains_key(&receipt);
@@ -39,7 +48,7 @@ impl Ledger {
     }
 
     /// Whether what a key was charged at `at` has been wiped by a reset since.
-    pub(crate) fn is_void(&self, table: u64, key: Key, at: u64) -> bool {
+    pub(super) fn is_void(&self, table: u64, key: Key, at: u64) -> bool {
         let inner = self.inner.lock();
         let own = inner.reset.get(&(table, key)).copied();
         own.max(inner.all_void).is_some_and(|reset| at <= reset)
@@ -74,7 +83,7 @@ mod tests {
 
     #[test]
     fn a_full_ledger_refuses_receipts_and_forgets_none() {
-        let ledger = Ledger::new(0);
+        let ledger = Ledger::default();
         assert!((0..1024).all(|receipt| ledger.spend(receipt, 100, 1)));
         assert!(!ledger.spend(5, 100, 2), "used before");
         assert!(!ledger.spend(5000, 100, 2), "no room");
@@ -83,7 +92,7 @@ mod tests {
 
     #[test]
     fn too_many_resets_void_all_that_came_before() {
-        let ledger = Ledger::new(0);
+        let ledger = Ledger::default();
         let key = |number: u32| Key::of(&crate::key::Digester::new(b""), &number.to_le_bytes());
         (0..1024).for_each(|number| ledger.void(1, key(number), 10));
         assert!(ledger.is_void(1, key(7), 10) && !ledger.is_void(1, key(7), 11));

@@ -11,21 +11,123 @@ use std::{
 
 use smallvec::SmallVec;
 
-pub(crate) use self::ledger::Ledger;
-pub(crate) use self::shards::Stale;
-use self::shards::{Shards, Slot};
-use super::{Answer, Ask, Intent, Record, Records};
+use self::{
+    ledger::Ledger,
+    shards::{Shards, Slot, Stale},
+};
+use super::{Amendment, Answer, Ask, Asks, Intent, Question, Records, Store};
 use crate::{
-    Algorithm, Decision,
-    algorithm::{Evaluation, Verdict, registry},
+    Algorithm, Decision, Hit, Limiter, Ranked, Receipt,
+    algorithm::{Evaluation, Stored, Verdict, registry},
+    error::ConfigError,
     key::Key,
-    set::{PolicySet, Prepared},
+    receipt::Charged,
+    set::{PolicySet, Prepared, Stance},
 };
 
-/// Decides by the tables of a policy set.
-pub(crate) struct Memory {
+/// The store that a limiter has unless told otherwise: tables in this process, bounded, without a thread of their own.
+#[derive(Default)]
+pub struct Memory {
     seed: Seed,
-    pub(crate) ledger: Ledger,
+    ledger: Ledger,
+}
+
+#[expect(private_interfaces, reason = "nobody else is to call these")]
+impl Store for Memory {
+    type Reply<T: Send + 'static> = T;
+
+    fn start(&mut self, max_keys: usize) -> Result<(), ConfigError> {
+        self.ledger.bound(max_keys);
+        Ok(())
+    }
+
+    fn shared_by(&self) -> Option<u64> {
+        None
+    }
+
+    /// The path of every hit.
+    #[inline]
+    fn decide(limiter: &Limiter, hit: &Hit<'_>, intent: Intent) -> Decision {
+        let now = limiter.now();
+        if limiter.is_newest() {
+            limiter.decide_by(&limiter.set, hit, intent, now)
+        } else {
+            limiter.decide_by_newest(hit, intent, now)
+        }
+    }
+
+    fn reset(limiter: &Limiter, hit: &Hit<'_>) -> Decision {
+        let (set, now) = (limiter.inner.set.load(), limiter.now());
+        for stance in set.stances(hit, &limiter.inner.digester) {
+            if let Stance::Decides(ask) = stance {
+                limiter.inner.store.reset_one(&set, &ask, now);
+            }
+        }
+        limiter.peek(hit.clone().cost(0))
+    }
+
+    fn amend(limiter: &Limiter, receipt: Receipt, actual: Option<u64>) -> Decision {
+        let set = || limiter.inner.set.load_full();
+        limiter.inner.store.amend(set, &receipt, actual, limiter.now())
+    }
+
+    fn inspect(limiter: &Limiter, ask: Ask) -> (Stored, u64) {
+        let now = limiter.now();
+        loop {
+            let set = limiter.inner.set.load();
+            let slot = set.policies[usize::from(ask.policy)].lock(&limiter.inner.store.seed, &ask, now);
+            if let Ok(slot) = slot {
+                return slot.inspect();
+            }
+        }
+    }
+
+    fn top(limiter: &Limiter, policy: u16, n: usize) -> Vec<Ranked> {
+        let set = limiter.inner.set.load();
+        let prepared = &set.policies[usize::from(policy)];
+        let rank = |(key, denied): (Key, u64)| Ranked { key: prepared.shown(key), denied };
+        prepared.denials.top(n, limiter.now()).into_iter().map(rank).collect()
+    }
+
+    fn replaced(&self, old: &PolicySet, new: &PolicySet) {
+        Self::clear_gone(old, new);
+    }
+
+    fn map<T: Send + 'static, U: Send + 'static>(reply: T, change: impl FnOnce(T) -> U) -> U {
+        change(reply)
+    }
+}
+
+impl Limiter {
+    /// One simple policy is the usual case and goes straight to its table.
+    #[inline]
+    fn decide_by(&self, set: &PolicySet, hit: &Hit<'_>, intent: Intent, now: u64) -> Decision {
+        match set.only_ask(hit, &self.inner.digester) {
+            Some((prepared, ask)) => {
+                self.inner.store.decide_one(prepared, ask, intent, now, || self.decide_all(hit, intent, now))
+            }
+            None => self.decide_all(hit, intent, now),
+        }
+    }
+
+    /// For a handle that was made before the policies were last replaced.
+    #[inline(never)]
+    fn decide_by_newest(&self, hit: &Hit<'_>, intent: Intent, now: u64) -> Decision {
+        self.decide_by(&self.inner.set.load(), hit, intent, now)
+    }
+
+    /// The path of a hit in every case.
+    #[inline(never)]
+    fn decide_all(&self, hit: &Hit<'_>, intent: Intent, now: u64) -> Decision {
+        loop {
+            let set = self.inner.set.load();
+            let question = Question::new(&set, hit, &self.inner.digester);
+            if let Ok(records) = self.inner.store.decide(&set, &question.asks, intent, question.is_barred(), now) {
+                return question.decision(&set, records);
+            }
+            // The set was replaced under us, and by now is there to be loaded.
+        }
+    }
 }
 
 /// Hashes keys; random for each store, so that nobody can choose keys that collide.
@@ -41,17 +143,7 @@ impl Seed {
     }
 }
 
-/// What an amendment does to one key: gives back of what was charged at a time, or charges more.
-pub(crate) enum Amendment {
-    Refund { at: u64, amount: u64 },
-    Charge { amount: u64 },
-}
-
 impl Memory {
-    pub(crate) fn new(max_keys: usize) -> Self {
-        Self { seed: Seed::default(), ledger: Ledger::new(max_keys) }
-    }
-
     /// Decides by the policy that is the only one to apply; `again` where the set has been replaced and states are already
     /// under a newer one.
     #[inline]
@@ -84,15 +176,38 @@ impl Memory {
         }
         let record = |((slot, evaluation), ask): ((&mut AnySlot<'_>, Evaluation), &Ask)| {
             let prepared = &set.policies[usize::from(ask.policy)];
-            let (limit, label) = (prepared.plan(ask.plan).capacity, prepared.label(ask.plan));
-            Record { ask: *ask, limit, answer: slot.finish(evaluation, intent, admitted), label }
+            let answer = slot.finish(evaluation, intent, admitted);
+            prepared.count(ask, &answer, now);
+            prepared.record(ask, answer)
         };
         Ok(slots.iter_mut().zip(evaluations).zip(asks).map(record).collect())
     }
 
-    /// Amends one key.
-    pub(crate) fn amend(&self, set: &PolicySet, ask: &Ask, amendment: &Amendment, now: u64) -> Result<(), Stale> {
-        set.policies[usize::from(ask.policy)].lock(&self.seed, ask, now).map(|mut slot| slot.amend(amendment))
+    /// Brings each charge of a receipt to what was `actual`, and says how the keys stand then. `set`: the newest.
+    pub(crate) fn amend(&self, set: impl Fn() -> Arc<PolicySet>, receipt: &Receipt, actual: Option<u64>, now: u64) -> Decision {
+        let until = receipt.charges.iter().map(|charged| set().forgotten_at(charged)).max().unwrap_or(now);
+        if self.ledger.spend(receipt.id, until, now) {
+            for charged in &receipt.charges {
+                while self.amend_one(&set(), charged, actual, now).is_err() {}
+            }
+        }
+        loop {
+            let set = set();
+            let mut asks: Asks = receipt.charges.iter().filter_map(|charged| set.ask(charged)).collect();
+            asks.sort_by_key(|ask| set.policies[usize::from(ask.policy)].table.made());
+            if let Ok(records) = self.decide(&set, &asks, Intent::Peek, false, now) {
+                return Decision::new(records);
+            }
+        }
+    }
+
+    fn amend_one(&self, set: &PolicySet, charged: &Charged, actual: Option<u64>, now: u64) -> Result<(), Stale> {
+        let Some((ask, amendment)) = set.amendment(charged, actual, now) else { return Ok(()) };
+        let prepared = &set.policies[usize::from(ask.policy)];
+        if self.ledger.is_void(prepared.table.made(), charged.key, charged.at) {
+            return Ok(());
+        }
+        prepared.lock(&self.seed, &ask, now).map(|mut slot| slot.amend(&amendment))
     }
 
     /// Frees what policies of `old` hold that are not in `new`: handles of the limiter may keep the old set for long.
@@ -103,13 +218,14 @@ impl Memory {
 
     /// Writes the states of policies with a long past anew, so that it can be forgotten.
     pub(crate) fn carry_over(set: &PolicySet) {
-        for prepared in set.policies.iter().filter(|prepared| prepared.has_long_past()) {
+        let local = set.local.iter().flat_map(|local| &local.policies);
+        for prepared in set.policies.iter().chain(local).filter(|prepared| prepared.has_long_past()) {
             prepared.table.carry_over(prepared);
         }
     }
 
     /// Forgets a key, and refuses the receipts it has given out.
-    pub(crate) fn reset(&self, set: &PolicySet, ask: &Ask, now: u64) {
+    fn reset_one(&self, set: &PolicySet, ask: &Ask, now: u64) {
         let table = &set.policies[usize::from(ask.policy)].table;
         self.ledger.void(table.made(), ask.key, now);
         table.remove(&self.seed, ask.key);
@@ -117,7 +233,7 @@ impl Memory {
 }
 
 macro_rules! tables {
-    ($($(#[$doc:meta])* $variant:ident $name:literal $state:ty,)*) => {
+    ($($(#[$doc:meta])* $variant:ident $name:literal $script:literal $state:ty,)*) => {
         /// The keys of one policy. Clones are the same table.
         #[derive(Clone, Debug)]
         pub(crate) enum Table {
@@ -197,6 +313,12 @@ macro_rules! tables {
             fn finish(&mut self, evaluation: Evaluation, intent: Intent, admitted: bool) -> Answer {
                 match self {
                     $(Self::$variant(slot) => slot.finish(evaluation, intent, admitted),)*
+                }
+            }
+
+            fn inspect(&self) -> (Stored, u64) {
+                match self {
+                    $(Self::$variant(slot) => slot.inspect(),)*
                 }
             }
 

@@ -10,15 +10,15 @@ use std::{
 use parking_lot::{Mutex, MutexGuard};
 
 use super::{
-    Amendment, Seed,
+    Seed,
     places::{Entry, Places},
 };
 use crate::{
     Decision,
-    algorithm::{Charge, Evaluation, Plan, State},
+    algorithm::{Charge, Evaluation, Plan, State, Stored},
     key::Key,
     set::Prepared,
-    store::{Answer, Ask, Intent, Source},
+    store::{Amendment, Answer, Ask, Intent, Source},
 };
 
 /// The set that asked is older than the states it asks for.
@@ -100,6 +100,7 @@ impl<S: State> Shards<S> {
                 let charges = intent.charges(ask.cost, evaluation.verdict, true);
                 let answer = if charges { question.charge(&mut entry.state, intent) } else { question.tell(&entry.state) };
                 drop(shard);
+                prepared.count(&ask, &answer, now);
                 Decision::one(prepared, ask, answer)
             }
             _ => {
@@ -117,7 +118,9 @@ impl<S: State> Shards<S> {
     fn decide_in_slot(&self, seed: &Seed, prepared: &Prepared, ask: Ask, intent: Intent, now: u64) -> Result<Answer, Stale> {
         let mut slot = self.lock(seed, prepared, &ask, now)?;
         let evaluation = slot.evaluate();
-        Ok(slot.finish(evaluation, intent, true))
+        let answer = slot.finish(evaluation, intent, true);
+        prepared.count(&ask, &answer, now);
+        Ok(answer)
     }
 
     /// Locks the place of the ask's key.
@@ -322,6 +325,11 @@ impl<S: State> Slot<'_, S> {
         } else {
             question.tell(self.state())
         }
+    }
+
+    /// What is stored, and for how long yet.
+    pub(super) fn inspect(&self) -> (Stored, u64) {
+        (self.state().inspect(), self.state().reset_after(self.plan, self.now))
     }
 
     pub(super) fn amend(&mut self, amendment: &Amendment) {

@@ -1,0 +1,153 @@
+-- token-bucket, version 1: the twin of token_bucket.rs. A hash: `bucket`, which is spent, fraction and at (7 bytes each):
+-- `spent + fraction / per` tokens were missing then; and `plan`.
+
+local bucket = { terms = { 'tokens', 'per' }, needs = { 'tokens', 'per', 'capacity', 'window' } }
+
+-- The longest time to refill a bucket: 100 years.
+local MAX_REFILL = 100 * 366 * 86400000000
+
+-- `kept` is a time of the stretch for which the key has its TTL.
+local key, written, spent, fraction, at, kept
+
+-- `back + rest / per` tokens more.
+local function less(plan, back, rest)
+  if back > spent or (back == spent and rest >= fraction) then
+    spent, fraction = 0, 0
+  elseif rest <= fraction then
+    spent, fraction = spent - back, fraction - rest
+  else
+    spent, fraction = spent - back - 1, fraction + (plan.per - rest)
+  end
+end
+
+-- Refills the bucket up to that time.
+local function refill(plan, to)
+  if at < to then
+    if spent > 0 or fraction > 0 then
+      less(plan, mul_div(to - at, plan.tokens, plan.per))
+    end
+    at = to
+  elseif at - to > plan.window or (spent == 0 and fraction == 0) then
+    spent, fraction, at = 0, 0, to
+  end
+end
+
+-- A debt is kept in full, up to what the longest refill can pay.
+local function payable(plan, tokens)
+  local most = mul_div(MAX_REFILL, plan.tokens, plan.per)
+  return math.min(tokens, most, MAX)
+end
+
+-- How long until no more than `allowed` whole tokens are missing.
+local function refill_time(plan, allowed)
+  local tokens = plan.tokens
+  local whole, rest = mul_div(spent - allowed, plan.per, tokens)
+  if fraction == 0 then
+    return rest > 0 and whole + 1 or whole
+  end
+  -- The sum of the two may be too large to be exact.
+  local more, left = mul_div(fraction, 1, tokens)
+  if rest == 0 and left == 0 then
+    return whole + more
+  end
+  return whole + more + (left > tokens - rest and 2 or 1)
+end
+
+function bucket.reset_after(plan)
+  return spent == 0 and fraction == 0 and 0 or at + refill_time(plan, 0) - now
+end
+
+-- A TTL that outlasts every bucket written in the same stretch of time, a stretch being what a full burst takes to come
+-- back: so it need not be set each time. Debts last longer and are seen to on their own.
+local function save(plan)
+  local value, stretch = pack('>I7I7I7', spent, fraction, at), plan.stretch
+  if not stretch then
+    stretch = mul_div_ceil(plan.capacity + 1, plan.per, plan.tokens)
+    plan.stretch = stretch
+  end
+  local begun, debt = at - at % stretch, spent > plan.capacity
+  if not debt and kept >= begun and written == plan.text then
+    call('HSET', key, 'bucket', value)
+  else
+    call('HSET', key, 'bucket', value, 'plan', plan.text)
+    call('PEXPIRE', key, ttl(math.max(begun + stretch + (debt and refill_time(plan, 0) or stretch) - now, 0)))
+    kept, written = at, plan.text
+  end
+end
+
+function bucket.load(of)
+  local values = call('HMGET', of, 'bucket', 'plan')
+  key, written = of, values[2]
+  if written then
+    spent, fraction, at = unpack('>I7I7I7', values[1])
+    kept = at
+  else
+    spent, fraction, at, kept = 0, 0, 0, 0
+  end
+  return written
+end
+
+function bucket.evaluate(plan, cost)
+  refill(plan, now)
+  local used, capacity = spent, plan.capacity
+  if fraction > 0 then
+    used = spent + 1
+  end
+  -- When all is back takes long to say: who wants to know asks.
+  if cost <= capacity - used then
+    return used, ALLOWED
+  end
+  return used, judge(capacity, used, cost) or at + refill_time(plan, capacity - cost) - now
+end
+
+function bucket.commit(plan, cost)
+  local before = spent
+  spent = before + cost
+  if spent > plan.capacity then
+    spent = payable(plan, spent)
+  end
+  save(plan)
+  return at, spent - before
+end
+
+function bucket.rarely()
+  -- Gives back what would not have been refilled since.
+  function bucket.refund(plan, when, amount)
+    if when <= at then
+      local had_spent, had_fraction, had_at = spent, fraction, at
+      spent, fraction, at = amount, 0, when
+      refill(plan, had_at)
+      local back, rest = spent, fraction
+      spent, fraction, at = had_spent, had_fraction, had_at
+      less(plan, back, rest)
+      save(plan)
+    end
+  end
+
+  -- What was missing still is.
+  function bucket.convert(old, new, since)
+    refill(old, since)
+    fraction = mul_div_ceil(fraction, new.per, old.per)
+    if fraction >= new.per then
+      spent, fraction = spent + 1, 0
+    end
+    spent = payable(new, spent)
+  end
+
+  function bucket.stamp()
+    return at
+  end
+
+  function bucket.persist(plan)
+    if spent > 0 or fraction > 0 then
+      kept, written = 0, nil
+      save(plan)
+    end
+  end
+
+  function bucket.inspect()
+    return { 'missing', spent, 'fraction', fraction, 'at', at }, {}
+  end
+end
+
+algorithms['token-bucket'] = bucket

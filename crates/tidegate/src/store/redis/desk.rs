@@ -1,0 +1,141 @@
+//! What hits become for the script: keys, plans and fields in, records out. It asks nobody.
+
+use std::fmt::{self, Write as _};
+
+use smallvec::SmallVec;
+
+use super::{
+    Redis,
+    link::{Job, Line},
+    script::Algorithms,
+    wire::{self, Told, Writer},
+};
+use crate::{
+    Receipt,
+    key::Key,
+    limiter::{Inner, Time},
+    set::{PolicySet, Prepared},
+    store::{Amendment, Answer, Ask, Asks, Intent, Records, Source},
+};
+
+/// A name in a key: what is not plain is escaped.
+struct Escaped<'a>(&'a str);
+
+impl fmt::Display for Escaped<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.bytes().try_for_each(|byte| match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' => f.write_char(char::from(byte)),
+            _ => write!(f, "%{byte:02x}"),
+        })
+    }
+}
+
+/// What a job asks for; the numbers are those of decide.lua.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verb {
+    Decide(Intent),
+    Amend,
+    Reset,
+    Inspect,
+}
+
+impl Verb {
+    fn number(self) -> u8 {
+        match self {
+            Self::Decide(Intent::Check) => 0,
+            Self::Decide(Intent::Peek) => 1,
+            Self::Decide(Intent::Charge) => 2,
+            Self::Amend => 3,
+            Self::Reset => 4,
+            Self::Inspect => 5,
+        }
+    }
+}
+
+/// A set of policies and a store, to write jobs with.
+pub(super) struct Desk<'a> {
+    store: &'a Redis,
+    set: &'a PolicySet,
+    time: u64,
+}
+
+impl<'a> Desk<'a> {
+    pub(super) fn new(inner: &'a Inner<Redis>, set: &'a PolicySet) -> Self {
+        let time = match &inner.clock {
+            Time::System(_) => 0,
+            Time::Other(clock) => clock.epoch_micros(),
+        };
+        Self { store: &inner.store, set, time }
+    }
+
+    pub(super) fn job(&self, verb: Verb, lines: SmallVec<[Line; 2]>) -> Job {
+        let algorithms: Algorithms = self.set.policies.iter().map(|prepared| prepared.policy.algorithm).collect();
+        Job { time: self.time, algorithms, intent: verb.number(), lines, is_inspection: verb == Verb::Inspect }
+    }
+
+    /// The key of an ask: `rl:<policy>:{<id>}:<algorithm>:<attributes>`. What is in braces decides the slot in a cluster: all
+    /// policies on one id share it. What comes after says what the id and the state mean.
+    fn key(&self, prepared: &Prepared, key: Key) -> String {
+        let policy = &prepared.policy;
+        let mut text = String::with_capacity(96);
+        let id = key.id(policy.key.len());
+        let _ = write!(text, "{}:{}:{{{id}}}:{}:", self.store.prefix, policy.name, policy.algorithm);
+        for (index, attribute) in policy.key.iter().enumerate() {
+            let comma = if index > 0 { "," } else { "" };
+            let _ = write!(text, "{comma}{}", Escaped(attribute));
+        }
+        text
+    }
+
+    /// `suffixes`: of other keys that belong to the state's.
+    pub(super) fn line(&self, ask: &Ask, suffixes: &[&str], fields: Writer) -> Line {
+        let prepared = &self.set.policies[usize::from(ask.policy)];
+        let plan = wire::plans(prepared.policy.algorithm.name(), &prepared.eras(&ask.key));
+        let key = self.key(prepared, ask.key);
+        let mut keys: SmallVec<[String; 1]> = suffixes.iter().map(|suffix| format!("{key}:{suffix}")).collect();
+        keys.insert(0, key);
+        Line { plan, keys, fields: fields.0 }
+    }
+
+    pub(super) fn decide(&self, asks: &[Ask], intent: Intent) -> Job {
+        let line = |ask: &Ask| self.line(ask, &[], Writer::ask(ask.enforced, ask.cost));
+        self.job(Verb::Decide(intent), asks.iter().map(line).collect())
+    }
+
+    pub(super) fn reset(&self, asks: &[Ask]) -> Job {
+        let line = |ask: &Ask| {
+            let plan = self.set.policies[usize::from(ask.policy)].plan(ask.plan);
+            self.line(ask, &["void"], Writer::ask(false, plan.forgotten_at(0, plan.capacity)))
+        };
+        self.job(Verb::Reset, asks.iter().map(line).collect())
+    }
+
+    /// The asks for what a receipt proves, and the job that corrects it.
+    pub(super) fn amend(&self, receipt: &Receipt, actual: Option<u64>, now: u64) -> (Asks, Job) {
+        let charges = || receipt.charges.iter().filter_map(|charged| Some((charged, self.set.ask(charged)?)));
+        let mark = format!("used:{:016x}", receipt.id);
+        let lines = charges().map(|(charged, ask)| {
+            let (back, more) = match self.set.amendment(charged, actual, now) {
+                Some((_, Amendment::Refund { amount, .. })) => (amount, 0),
+                Some((_, Amendment::Charge { amount })) => (0, amount),
+                None => (0, 0),
+            };
+            let remember = self.set.forgotten_at(charged).saturating_sub(now);
+            let mut fields = Writer::ask(false, back);
+            [more, charged.at, remember].into_iter().for_each(|number| fields.number(number));
+            self.line(&ask, &[&mark, "void"], fields)
+        });
+        let job = self.job(Verb::Amend, lines.collect());
+        (charges().map(|(_, ask)| ask).collect(), job)
+    }
+}
+
+/// What the script answered to asks.
+pub(super) fn records(set: &PolicySet, asks: &[Ask], told: &[Told]) -> Records {
+    let record = |(ask, told): (&Ask, &Told)| {
+        let prepared = &set.policies[usize::from(ask.policy)];
+        let Told { verdict, used, reset_after, charged } = *told;
+        prepared.record(ask, Answer { verdict, source: Source::Store, used, reset_after, charged })
+    };
+    asks.iter().zip(told).map(record).collect()
+}

@@ -1,0 +1,441 @@
+//! The link to the server: one task that owns the connection, sends what has gathered while the last call was under way, and
+//! replaces the connection when it is no good. It never sends a hit twice unless the server has said that it did not run.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed},
+    },
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use parking_lot::Mutex;
+use redis::{RedisError, aio::MultiplexedConnection};
+use smallvec::SmallVec;
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::{sleep, timeout},
+};
+
+use super::{
+    door::{CONNECT, Door, code, ping},
+    script::{Algorithms, Scripts},
+    wire::{Answers, Reader, Writer},
+};
+use crate::error::StoreError;
+
+/// Hits that go together in one call: enough to share its cost, few enough that nobody else waits long for Redis.
+const MAX_BATCH: usize = 128;
+/// Work that can wait. More is refused: it would not be done in time.
+const QUEUE: usize = 65_536;
+/// Calls in a row without an answer after which the connection is given up, and how long it may be silent.
+const MAX_TIMEOUTS: u32 = 3;
+const MAX_SILENCE: Duration = Duration::from_millis(250);
+/// Between two tries to connect.
+const RETRY: Duration = Duration::from_millis(100);
+/// An idle connection is tried this often, so that a dead one is replaced before somebody needs it.
+const IDLE: Duration = Duration::from_secs(1);
+
+/// What the script is asked for one hit.
+pub(super) struct Job {
+    /// In epoch microseconds; 0 for the server's.
+    pub(super) time: u64,
+    pub(super) algorithms: Algorithms,
+    pub(super) intent: u8,
+    pub(super) lines: SmallVec<[Line; 2]>,
+    pub(super) is_inspection: bool,
+}
+
+/// One ask of a hit.
+pub(super) struct Line {
+    /// Its plan, packed.
+    pub(super) plan: Vec<u8>,
+    pub(super) keys: SmallVec<[String; 1]>,
+    /// The fields after the plan's number, packed.
+    pub(super) fields: Vec<u8>,
+}
+
+type Reply<T> = oneshot::Sender<Result<T, StoreError>>;
+
+enum Work {
+    Hit(Job, Reply<Answers>),
+    /// Commands that are not a decision: for the ranking.
+    Commands(redis::Pipeline, Reply<Vec<redis::Value>>),
+}
+
+/// Who has work for the server.
+pub(super) struct Link {
+    work: mpsc::Sender<Work>,
+    health: Arc<Health>,
+}
+
+/// What is known of the server.
+#[derive(Default)]
+pub(super) struct Health {
+    up: AtomicBool,
+    /// The server's clock less this machine's, in microseconds.
+    ahead: AtomicI64,
+    pub(super) calls: AtomicU64,
+    pub(super) hits: AtomicU64,
+    pub(super) connects: AtomicU64,
+    /// The server's `maxmemory-policy`, where it could evict keys of ours.
+    pub(super) evicts: Mutex<Option<String>>,
+}
+
+impl Link {
+    /// Starts the task. It ends when the link is dropped.
+    pub(super) fn start(client: redis::Client, patience: Duration, runtime: &tokio::runtime::Handle) -> Self {
+        let (work, queue) = mpsc::channel(QUEUE);
+        let health = Arc::new(Health::default());
+        let door = Door { client, health: Arc::clone(&health) };
+        let task = Task { door, patience, health: Arc::clone(&health), scripts: Scripts::default() };
+        runtime.spawn(task.run(queue));
+        Self { work, health }
+    }
+
+    /// Whether there is a connection that answers; there is none when the runtime has gone.
+    pub(super) fn is_up(&self) -> bool {
+        self.health.up.load(Relaxed) && !self.work.is_closed()
+    }
+
+    pub(super) fn health(&self) -> &Health {
+        &self.health
+    }
+
+    /// What the script answers to a hit.
+    pub(super) async fn ask(&self, job: Job) -> Result<Answers, StoreError> {
+        self.hand_in(|reply| Work::Hit(job, reply)).await
+    }
+
+    /// What the server answers to commands.
+    pub(super) async fn send(&self, commands: redis::Pipeline) -> Result<Vec<redis::Value>, StoreError> {
+        self.hand_in(|reply| Work::Commands(commands, reply)).await
+    }
+
+    async fn hand_in<T>(&self, work: impl FnOnce(Reply<T>) -> Work) -> Result<T, StoreError> {
+        if !self.is_up() {
+            return Err(StoreError::Down);
+        }
+        let (reply, answer) = oneshot::channel();
+        self.work.try_send(work(reply)).map_err(|error| match error {
+            mpsc::error::TrySendError::Full(_) => StoreError::Full,
+            mpsc::error::TrySendError::Closed(_) => StoreError::Down,
+        })?;
+        answer.await.unwrap_or(Err(StoreError::Down))
+    }
+}
+
+impl Health {
+    pub(super) fn ahead(&self) -> i64 {
+        self.ahead.load(Relaxed)
+    }
+
+    fn set_clock(&self, server: i64) {
+        let here = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as i64);
+        self.ahead.store(server - here, Relaxed);
+    }
+}
+
+/// Why a connection is given up.
+enum Lost {
+    /// Nobody is left to serve.
+    Done,
+    To(String),
+    /// It is silent, and this one, which was made meanwhile, is not.
+    Replaced(MultiplexedConnection),
+}
+
+/// How long the server has not answered.
+#[derive(Default)]
+struct Silence {
+    timeouts: u32,
+    since: Option<Instant>,
+}
+
+impl Silence {
+    /// Notes that what was sent at `sent` had no answer; whether to give the connection up.
+    fn goes_on(&mut self, sent: Instant) -> bool {
+        self.timeouts += 1;
+        let since = *self.since.get_or_insert(sent);
+        self.timeouts >= MAX_TIMEOUTS || since.elapsed() >= MAX_SILENCE
+    }
+}
+
+struct Task {
+    door: Door,
+    /// How long a call may take.
+    patience: Duration,
+    health: Arc<Health>,
+    scripts: Scripts,
+}
+
+impl Task {
+    async fn run(mut self, mut queue: mpsc::Receiver<Work>) {
+        let mut told = false;
+        let mut replacement = None;
+        loop {
+            let connect = async {
+                match replacement.take() {
+                    Some(connection) => Ok(connection),
+                    None => self.door.connect().await,
+                }
+            };
+            let Some(connected) = meanwhile(&mut queue, connect).await else { return };
+            match connected {
+                Ok(mut connection) => {
+                    tracing::info!("connected to the store");
+                    told = false;
+                    self.health.connects.fetch_add(1, Relaxed);
+                    self.health.up.store(true, Relaxed);
+                    let began = Instant::now();
+                    let lost = self.serve(&mut connection, &mut queue).await;
+                    self.health.up.store(false, Relaxed);
+                    match lost {
+                        Lost::Done => return,
+                        Lost::To(reason) => tracing::warn!(reason, "lost the store"),
+                        Lost::Replaced(connection) => {
+                            tracing::warn!(reason = "no answer", "replaced the connection to the store");
+                            replacement = Some(connection);
+                        }
+                    }
+                    // The first try is at once, unless the connection was no good from the start.
+                    if replacement.is_some() || began.elapsed() >= IDLE {
+                        continue;
+                    }
+                }
+                Err(reason) => {
+                    if !std::mem::replace(&mut told, true) {
+                        tracing::warn!(reason, "the store cannot be reached");
+                    }
+                }
+            }
+            if meanwhile(&mut queue, sleep(RETRY)).await.is_none() {
+                return;
+            }
+        }
+    }
+
+    /// Sends what comes until the connection is no good.
+    async fn serve(&mut self, connection: &mut MultiplexedConnection, queue: &mut mpsc::Receiver<Work>) -> Lost {
+        let mut gathered = Vec::with_capacity(MAX_BATCH);
+        let mut silence = Silence::default();
+        loop {
+            // After silence it is soon asked whether anybody is there.
+            let idle = if silence.timeouts == 0 { IDLE } else { RETRY };
+            match timeout(idle, queue.recv_many(&mut gathered, MAX_BATCH)).await {
+                Ok(0) => return Lost::Done,
+                Ok(_) => {}
+                Err(_) => match timeout(CONNECT, ping(connection)).await {
+                    Ok(Ok(())) => {
+                        silence = Silence::default();
+                        continue;
+                    }
+                    Ok(Err(error)) => return Lost::To(code(&error).to_owned()),
+                    Err(_) => return Lost::To("no answer".to_owned()),
+                },
+            }
+            // A hit that nobody waits for any more is not sent, and so not charged.
+            let wanted = gathered.drain(..).filter(|work| !work.is_abandoned());
+            let mut hits = Vec::new();
+            let mut commands = Vec::new();
+            for work in wanted {
+                match work {
+                    Work::Hit(job, reply) => hits.push((job, reply)),
+                    Work::Commands(pipeline, reply) => commands.push((pipeline, reply)),
+                }
+            }
+            for (pipeline, reply) in commands {
+                let sent = Instant::now();
+                let answer = timeout(self.patience.min(CONNECT), pipeline.query_async::<Vec<redis::Value>>(connection)).await;
+                if answer.is_err() && silence.goes_on(sent) {
+                    refuse(hits, &StoreError::Down);
+                    return Lost::To("no answer".to_owned());
+                }
+                let answer = answer.map_or(Err(StoreError::Timeout), |answer| answer.map_err(|error| refusal(&error)));
+                let _ = reply.send(answer);
+            }
+            while !hits.is_empty() {
+                // Clocks of tests move between two hits: those of one time go together.
+                let same = hits.iter().take_while(|(job, _)| job.time == hits[0].0.time).count();
+                let rest = hits.split_off(same);
+                let batch = std::mem::replace(&mut hits, rest);
+                let sent = Instant::now();
+                let lost = match self.patient_call(connection, &batch).await {
+                    Ok(Ok(answers)) => {
+                        silence = Silence::default();
+                        deliver(batch, answers)
+                    }
+                    Ok(Err(error)) => {
+                        let failed = if error.is_io_error() { StoreError::Down } else { refusal(&error) };
+                        refuse(batch, &failed);
+                        is_fatal(code(&error)).then(|| code(&error).to_owned())
+                    }
+                    Err(fresh) => {
+                        refuse(batch, &StoreError::Timeout);
+                        if let Some(fresh) = fresh {
+                            refuse(hits, &StoreError::Down);
+                            return Lost::Replaced(fresh);
+                        }
+                        silence.goes_on(sent).then(|| "no answer".to_owned())
+                    }
+                };
+                if let Some(reason) = lost {
+                    refuse(hits, &StoreError::Down);
+                    return Lost::To(reason);
+                }
+            }
+        }
+    }
+
+    /// A call, and how long to wait for it. When it has been silent for a while, another connection is tried: where that answers,
+    /// this one is dead, however much time there is; it comes back as an error. None does when it is out of time.
+    async fn patient_call(
+        &mut self,
+        connection: &mut MultiplexedConnection,
+        batch: &[Asked],
+    ) -> Result<Result<Vec<Answers>, RedisError>, Option<MultiplexedConnection>> {
+        let patience = self.patience;
+        let door = self.door.clone();
+        let call = timeout(patience, self.call(connection, batch));
+        tokio::pin!(call);
+        tokio::select! {
+            biased;
+            answer = &mut call => return answer.map_err(|_| None),
+            () = sleep(MAX_SILENCE) => {}
+        }
+        let probe = async {
+            loop {
+                if let Ok(fresh) = door.connect().await {
+                    // What was asked before was answered before, if it is answered.
+                    sleep(RETRY).await;
+                    return fresh;
+                }
+                sleep(RETRY).await;
+            }
+        };
+        tokio::select! {
+            biased;
+            answer = &mut call => answer.map_err(|_| None),
+            fresh = probe => Err(Some(fresh)),
+        }
+    }
+
+    /// One call for a batch: what the script answered, for each hit.
+    async fn call(&mut self, connection: &mut MultiplexedConnection, batch: &[Asked]) -> Result<Vec<Answers>, RedisError> {
+        let algorithms = batch.iter().fold(Algorithms::default(), |all, (job, _)| all.with(job.algorithms));
+        let script = self.scripts.get(algorithms);
+        let (hits, plans) = request(batch);
+        let time = batch[0].0.time;
+        // With a clock that is not the server's, nothing may expire by the server's.
+        let shortest_ttl = if time == 0 { 0 } else { 600_000 };
+        let keys = || batch.iter().flat_map(|(job, _)| &job.lines).flat_map(|line| &line.keys);
+        let command = |name: &str, script: &str| {
+            let mut command = redis::cmd(name);
+            command.arg(script).arg(keys().count());
+            for key in keys() {
+                command.arg(key.as_bytes());
+            }
+            command.arg(time).arg(shortest_ttl).arg(&hits).arg(&plans).to_owned()
+        };
+        self.health.calls.fetch_add(1, Relaxed);
+        self.health.hits.fetch_add(batch.len() as u64, Relaxed);
+        let mut answer = command("EVALSHA", &script.sha).query_async::<Vec<u8>>(connection).await;
+        if answer.as_ref().is_err_and(|error| error.code() == Some("NOSCRIPT")) {
+            // It did not run: the only case in which hits are sent again.
+            answer = command("EVAL", &script.text).query_async(connection).await;
+        }
+        let answer = answer?;
+        let unreadable = || RedisError::from((redis::ErrorKind::UnexpectedReturnType, "not an answer of our script"));
+        let mut reader = Reader(&answer);
+        let now = reader.number().ok_or_else(unreadable)?;
+        if time == 0 {
+            self.health.set_clock(now as i64);
+        }
+        let asks = |job: &Job| (!job.is_inspection).then_some(job.lines.len());
+        batch.iter().map(|(job, _)| reader.answers(asks(job)).ok_or_else(unreadable)).collect()
+    }
+}
+
+/// Waits for something, refusing what was handed in before it was known that there is no connection; nothing where nobody is left
+/// to serve.
+async fn meanwhile<T>(queue: &mut mpsc::Receiver<Work>, something: impl Future<Output = T>) -> Option<T> {
+    tokio::pin!(something);
+    loop {
+        tokio::select! {
+            biased;
+            done = &mut something => return Some(done),
+            work = queue.recv() => work?.refuse(&StoreError::Down),
+        }
+    }
+}
+
+type Asked = (Job, Reply<Answers>);
+
+/// The hits of a batch and their plans, as decide.lua takes them.
+fn request(batch: &[Asked]) -> (Vec<u8>, Vec<&[u8]>) {
+    let mut plans: Vec<&[u8]> = Vec::new();
+    let mut hits = Writer::default();
+    for (job, _) in batch {
+        hits.byte(job.intent);
+        hits.short(job.lines.len() as u16);
+        for line in &job.lines {
+            let known = plans.iter().position(|plan| *plan == line.plan);
+            let index = known.unwrap_or_else(|| {
+                plans.push(&line.plan);
+                plans.len() - 1
+            });
+            hits.short(index as u16 + 1);
+            hits.0.extend(&line.fields);
+        }
+    }
+    (hits.0, plans)
+}
+
+/// Hands out answers; why the connection is no good, if one of them says so.
+fn deliver(batch: Vec<Asked>, answers: Vec<Answers>) -> Option<String> {
+    let mut lost = None;
+    for ((_, reply), answers) in batch.into_iter().zip(answers) {
+        let answers = match answers {
+            Answers::Failed(code) => {
+                if is_fatal(&code) {
+                    lost = Some(code.clone());
+                }
+                Err(StoreError::Refused(code))
+            }
+            answers => Ok(answers),
+        };
+        // Who has gone does not mind.
+        let _ = reply.send(answers);
+    }
+    lost
+}
+
+fn refuse(batch: Vec<Asked>, error: &StoreError) {
+    batch.into_iter().for_each(|(_, reply)| drop(reply.send(Err(error.clone()))));
+}
+
+impl Work {
+    fn refuse(self, error: &StoreError) {
+        match self {
+            Self::Hit(_, reply) => drop(reply.send(Err(error.clone()))),
+            Self::Commands(_, reply) => drop(reply.send(Err(error.clone()))),
+        }
+    }
+
+    fn is_abandoned(&self) -> bool {
+        match self {
+            Self::Hit(_, reply) => reply.is_closed(),
+            Self::Commands(_, reply) => reply.is_closed(),
+        }
+    }
+}
+
+fn refusal(error: &RedisError) -> StoreError {
+    StoreError::Refused(code(error).to_owned())
+}
+
+/// Whether after this error the connection is to be replaced, or the server asked until it can serve.
+fn is_fatal(code: &str) -> bool {
+    let cannot_serve = ["LOADING", "BUSY", "MASTERDOWN", "CLUSTERDOWN", "READONLY", "NOAUTH", "WRONGPASS"];
+    cannot_serve.contains(&code) || code.starts_with("no ")
+}

@@ -1,0 +1,365 @@
+//! The Redis store: one decision for every machine. What a hit asks becomes a job for the script; the link sends it, and the
+//! guards see to it that every hit is answered in time.
+
+mod desk;
+mod door;
+mod link;
+mod ranking;
+mod script;
+mod wire;
+
+use std::{
+    fmt,
+    future::{Future, ready},
+    pin::Pin,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use ::redis::IntoConnectionInfo as _;
+use smallvec::smallvec;
+
+use self::{
+    desk::{Desk, Verb, records},
+    link::{Job, Link},
+    script::SCHEMA,
+    wire::{Answers, Writer},
+};
+use super::{Ask, Intent, Question, Records, Source, Store, memory::Memory};
+use crate::{
+    Algorithm, Decision, Hit, Limiter, Ranked, Receipt,
+    algorithm::Stored,
+    error::{ConfigError, StoreError},
+    guard::{deny_cache::DenyCache, fallback},
+    limiter::Inner,
+    receipt::Origin,
+    set::PolicySet,
+};
+
+/// States in Redis or Valkey, shared by every process that is given the same address, prefix and policies.
+///
+/// ```no_run
+/// use std::time::Duration;
+/// use tidegate::{Limiter, Policy, Quota, Redis};
+///
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// let limiter = Limiter::builder()
+///     .policy(Policy::new("per-user", Quota::per_minute(100)).key(["user"]))
+///     .store(Redis::new("redis://127.0.0.1:6379/")?.deadline(Duration::from_millis(20)))
+///     .build()?;
+/// let decision = limiter.check("user:42").await?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// A limiter on it is built inside a tokio runtime, at once: it connects in the background, and connects again for as long as it
+/// lives. Until then, and whenever Redis does not answer within the deadline, each policy decides as its
+/// [`OnStoreError`](crate::OnStoreError) says; the [source](crate::Outcome::source) of every outcome tells who did.
+///
+/// Time is the server's: the clocks of the machines do not matter.
+pub struct Redis {
+    address: ::redis::ConnectionInfo,
+    certificates: Option<::redis::TlsCertificates>,
+    prefix: String,
+    deadline: Duration,
+    instances: u64,
+    cache: DenyCache,
+    local: Memory,
+    link: OnceLock<Link>,
+    runtime: OnceLock<tokio::runtime::Handle>,
+    counters: Counters,
+    /// Whether denials will be written to the ranking soon.
+    ranking: AtomicBool,
+}
+
+#[derive(Default)]
+struct Counters {
+    cached: AtomicU64,
+    fallbacks: AtomicU64,
+}
+
+/// How the store is doing; see [`Redis::status`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Status {
+    /// Whether there is a connection that answers.
+    pub is_up: bool,
+    /// Connections made so far.
+    pub connects: u64,
+    /// Calls sent so far; each carries what had gathered.
+    pub calls: u64,
+    /// Hits sent so far.
+    pub hits: u64,
+    /// Hits denied so far because the store had denied them a moment before.
+    pub cached: u64,
+    /// Hits decided so far without the store, because it did not answer.
+    pub fallbacks: u64,
+    /// The server's `maxmemory-policy`, where that could evict the limiter's keys: what they count would be forgotten. Use
+    /// `noeviction`.
+    pub evicts: Option<String>,
+}
+
+/// What a limiter on Redis returns: a future of the answer. It holds nothing of the limiter and may be sent anywhere; dropped, it
+/// asks nothing more, though what was sent may be charged.
+pub type Pending<T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>>;
+
+impl Redis {
+    /// A server by its address: `redis://user:password@host:port/database`, `rediss://` for TLS, `unix:///path/to/socket`.
+    ///
+    /// # Errors
+    /// When that is no address.
+    pub fn new(url: &str) -> Result<Self, ConfigError> {
+        let address = url.into_connection_info().map_err(|_| ConfigError::Address)?;
+        let tcp = ::redis::io::tcp::TcpSettings::default()
+            // Nothing waits for more to send: what could go together already does.
+            .set_nodelay(true)
+            .set_keepalive(::redis::io::tcp::socket2::TcpKeepalive::new().with_time(Duration::from_secs(10)));
+        #[cfg(target_os = "linux")]
+        let tcp = tcp.set_user_timeout(Duration::from_secs(5));
+        Ok(Self {
+            address: address.set_tcp_settings(tcp),
+            certificates: None,
+            prefix: SCHEMA.to_owned(),
+            deadline: Duration::from_millis(15),
+            instances: 1,
+            cache: DenyCache::new(500_000),
+            local: Memory::default(),
+            link: OnceLock::new(),
+            runtime: OnceLock::new(),
+            counters: Counters::default(),
+            ranking: AtomicBool::new(false),
+        })
+    }
+
+    /// How long a decision may take; 15 ms unless set.
+    #[must_use]
+    pub fn deadline(self, deadline: Duration) -> Self {
+        Self { deadline, ..self }
+    }
+
+    /// How long a denial is believed without asking again, if its wait is that long; 500 ms unless set, and not at all if zero.
+    /// So long at most is a reset, a refund or a raised limit elsewhere not seen by a key that is being denied.
+    #[must_use]
+    pub fn deny_cache(self, freshness: Duration) -> Self {
+        Self { cache: DenyCache::new(freshness.as_micros() as u64), ..self }
+    }
+
+    /// How many instances there are: each decides by its share of a quota, rounded up, while the store does not answer. 1 unless
+    /// set.
+    #[must_use]
+    pub fn instances(self, instances: u64) -> Self {
+        Self { instances: instances.max(1), ..self }
+    }
+
+    /// What every key begins with; `rl` unless set. Limiters with different prefixes share nothing.
+    #[must_use]
+    pub fn prefix(self, prefix: impl Into<String>) -> Self {
+        Self { prefix: prefix.into(), ..self }
+    }
+
+    /// Trusts this certificate (PEM) and not those that the machine trusts, for an address of `rediss://`.
+    #[must_use]
+    pub fn root_certificate(mut self, pem: impl Into<Vec<u8>>) -> Self {
+        self.tls().root_cert = Some(pem.into());
+        self
+    }
+
+    /// Shows this certificate to the server, with its key (PEM both), for an address of `rediss://`.
+    #[must_use]
+    pub fn client_certificate(mut self, certificate: impl Into<Vec<u8>>, key: impl Into<Vec<u8>>) -> Self {
+        let client = ::redis::ClientTlsConfig { client_cert: certificate.into(), client_key: key.into() };
+        self.tls().client_tls = Some(client);
+        self
+    }
+
+    fn tls(&mut self) -> &mut ::redis::TlsCertificates {
+        self.certificates.get_or_insert(::redis::TlsCertificates { client_tls: None, root_cert: None })
+    }
+
+    /// How the store is doing.
+    pub fn status(&self) -> Status {
+        let health = self.link().health();
+        Status {
+            is_up: self.link().is_up(),
+            connects: health.connects.load(Relaxed),
+            calls: health.calls.load(Relaxed),
+            hits: health.hits.load(Relaxed),
+            cached: self.counters.cached.load(Relaxed),
+            fallbacks: self.counters.fallbacks.load(Relaxed),
+            evicts: health.evicts.lock().clone(),
+        }
+    }
+
+    /// The script that decides by these algorithms, as it is sent to the server.
+    pub fn script(algorithms: impl IntoIterator<Item = Algorithm>) -> String {
+        script::text(algorithms.into_iter().collect())
+    }
+
+    fn link(&self) -> &Link {
+        self.link.get().expect("a store is started with its limiter")
+    }
+}
+
+fn has_certificate(pem: &[u8]) -> bool {
+    use rustls::pki_types::{CertificateDer, pem::PemObject as _};
+    let mut certificates = CertificateDer::pem_slice_iter(pem).peekable();
+    certificates.peek().is_some() && certificates.all(|certificate| certificate.is_ok())
+}
+
+#[expect(private_interfaces, reason = "nobody else is to call these")]
+impl Store for Redis {
+    type Reply<T: Send + 'static> = Pending<T>;
+
+    fn start(&mut self, max_keys: usize) -> Result<(), ConfigError> {
+        self.local.start(max_keys)?;
+        if matches!(self.address.addr(), ::redis::ConnectionAddr::TcpTls { .. }) {
+            // Somebody may have installed one already; any will do.
+            let _ = rustls::crypto::ring::default_provider().install_default();
+        }
+        let root = self.certificates.as_ref().and_then(|certificates| certificates.root_cert.as_deref());
+        if root.is_some_and(|pem| !has_certificate(pem)) {
+            return Err(ConfigError::Address);
+        }
+        let address = self.address.clone();
+        let client = match &self.certificates {
+            Some(certificates) => ::redis::Client::build_with_tls(address, certificates.clone()),
+            None => ::redis::Client::open(address),
+        };
+        let client = client.map_err(|_| ConfigError::Address)?;
+        let runtime = tokio::runtime::Handle::try_current().map_err(|_| ConfigError::Runtime)?;
+        self.link.get_or_init(|| Link::start(client, self.deadline, &runtime));
+        self.runtime.get_or_init(|| runtime);
+        Ok(())
+    }
+
+    fn shared_by(&self) -> Option<u64> {
+        Some(self.instances)
+    }
+
+    fn ahead(&self) -> i64 {
+        self.link().health().ahead()
+    }
+
+    fn decide(limiter: &Limiter<Self>, hit: &Hit<'_>, intent: Intent) -> Pending<Decision> {
+        let inner = Arc::clone(&limiter.inner);
+        let set = inner.set.load_full();
+        let question = Question::new(&set, hit, &inner.digester);
+        let now = inner.clock.now();
+        let generation = inner.store.cache.generation();
+        let cached = if intent == Intent::Check { inner.store.cache.denials(&set, &question.asks, now) } else { None };
+        if let Some(records) = cached {
+            inner.store.counters.cached.fetch_add(1, Relaxed);
+            inner.count_denials(&set, &records);
+            return Box::pin(ready(Ok(question.decision(&set, records))));
+        }
+        Box::pin(async move {
+            // A hit that is denied anyway charges nothing.
+            let asked = if intent == Intent::Check && question.is_barred() { Intent::Peek } else { intent };
+            match inner.ask(&set, &question.asks, |desk| desk.decide(&question.asks, asked)).await {
+                Ok(records) => {
+                    if intent == Intent::Check {
+                        inner.store.cache.learn(&set, &records, now, inner.clock.now(), generation);
+                        inner.count_denials(&set, &records);
+                    }
+                    Ok(question.decision(&set, records))
+                }
+                Err(error) => {
+                    inner.store.counters.fallbacks.fetch_add(1, Relaxed);
+                    let newest = || inner.set.load_full();
+                    fallback::decide(&inner.store.local, &set, &question, intent, inner.clock.now(), error, newest)
+                }
+            }
+        })
+    }
+
+    fn reset(limiter: &Limiter<Self>, hit: &Hit<'_>) -> Pending<Decision> {
+        let inner = Arc::clone(&limiter.inner);
+        let set = inner.set.load_full();
+        let question = Question::new(&set, &hit.clone().cost(0), &inner.digester);
+        Box::pin(async move {
+            let records = inner.ask(&set, &question.asks, |desk| desk.reset(&question.asks)).await;
+            inner.store.cache.forget(&set, &question.asks);
+            Ok(question.decision(&set, records?))
+        })
+    }
+
+    fn amend(limiter: &Limiter<Self>, receipt: Receipt, actual: Option<u64>) -> Pending<Decision> {
+        let inner = Arc::clone(&limiter.inner);
+        let set = inner.set.load_full();
+        if receipt.origin == Origin::Local {
+            // It is given back where it was taken.
+            let shares = || inner.set.load().local.clone().unwrap_or_else(|| Arc::clone(&set));
+            let mut decision = inner.store.local.amend(shares, &receipt, actual, inner.clock.now());
+            decision.set_source(Source::Fallback);
+            return Box::pin(ready(Ok(decision)));
+        }
+        Box::pin(async move {
+            let now = inner.clock.now().saturating_add_signed(inner.store.ahead());
+            let (asks, job) = Desk::new(&inner, &set).amend(&receipt, actual, now);
+            let records = inner.ask(&set, &asks, |_| job).await;
+            inner.store.cache.forget(&set, &asks);
+            Ok(Decision::new(records?))
+        })
+    }
+
+    fn inspect(limiter: &Limiter<Self>, ask: Ask) -> Pending<(Stored, u64)> {
+        let inner = Arc::clone(&limiter.inner);
+        let set = inner.set.load_full();
+        Box::pin(async move {
+            let desk = Desk::new(&inner, &set);
+            let job = desk.job(Verb::Inspect, smallvec![desk.line(&ask, &[], Writer::ask(false, 0))]);
+            match inner.in_time(inner.store.link().ask(job)).await? {
+                Answers::Inspection(stored, lasts) => Ok((stored, lasts)),
+                _ => Err(StoreError::unreadable()),
+            }
+        })
+    }
+
+    fn top(limiter: &Limiter<Self>, policy: u16, n: usize) -> Pending<Vec<Ranked>> {
+        let inner = Arc::clone(&limiter.inner);
+        let set = inner.set.load_full();
+        Box::pin(async move { inner.top(&set, &set.policies[usize::from(policy)], n).await })
+    }
+
+    fn replaced(&self, old: &PolicySet, new: &PolicySet) {
+        self.cache.clear();
+        if let (Some(old), Some(new)) = (&old.local, &new.local) {
+            self.local.replaced(old, new);
+        }
+    }
+
+    fn map<T: Send + 'static, U: Send + 'static>(reply: Pending<T>, change: impl FnOnce(T) -> U + Send + 'static) -> Pending<U> {
+        Box::pin(async move { reply.await.map(change) })
+    }
+}
+
+impl Inner<Redis> {
+    /// Has a job done in time, which answers `asks`.
+    async fn ask(&self, set: &PolicySet, asks: &[Ask], job: impl FnOnce(&Desk<'_>) -> Job) -> Result<Records, StoreError> {
+        if asks.is_empty() {
+            return Ok(Records::new());
+        }
+        let job = job(&Desk::new(self, set));
+        match self.in_time(self.store.link().ask(job)).await? {
+            Answers::Asks(told) => Ok(records(set, asks, &told)),
+            _ => Err(StoreError::unreadable()),
+        }
+    }
+
+    async fn in_time<T>(&self, answer: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+        tokio::time::timeout(self.store.deadline, answer).await.unwrap_or(Err(StoreError::Timeout))
+    }
+}
+
+impl fmt::Debug for Redis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Not the password.
+        f.debug_struct("Redis")
+            .field("address", &self.address.addr().to_string())
+            .field("prefix", &self.prefix)
+            .finish_non_exhaustive()
+    }
+}

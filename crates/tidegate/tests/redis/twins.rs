@@ -1,0 +1,289 @@
+//! Twins agree: the same trace through the memory store and through the scripts on a real server gives the same decisions in
+//! every field, to the microsecond.
+
+use std::{cell::RefCell, fs, time::Duration};
+
+use proptest::{
+    prelude::*,
+    test_runner::{Config, TestRunner},
+};
+use tidegate::{
+    Algorithm, Clock as _, Decision, Hit, Inspection, Limiter, ManualClock, OnStoreError, Override, Policy, Quota, Receipt,
+    Redis, Source, StoreError,
+};
+use tidegate_testkit::Server;
+use tokio::runtime::Runtime;
+
+use crate::format::{self, Action};
+
+#[derive(Clone, Debug)]
+enum Step {
+    Check(u64),
+    Peek(u64),
+    Charge(u64),
+    /// Present the receipt at this index, modulo their number, and the cost that turned out.
+    Settle(usize, Option<u64>),
+    Reset,
+    /// Give the first policy another quota, and its second key one of its own or not.
+    Reconfigure(Quota, bool),
+    /// The other of two keys, from now on.
+    Turn,
+    Advance(u64),
+    Rewind(u64),
+    Inspect,
+}
+
+fn quota() -> impl Strategy<Value = Quota> {
+    let windows = prop::sample::select(vec![1_000u64, 7_000, 1_000_000, 60_000_000, 86_400_000_000]);
+    (1..40u64, windows).prop_map(|(limit, window)| Quota::new(limit, Duration::from_micros(window)).unwrap())
+}
+
+fn step(window: u64) -> impl Strategy<Value = Step> {
+    prop_oneof![
+        8 => (0..6u64).prop_map(Step::Check),
+        2 => (0..50u64).prop_map(Step::Check),
+        2 => (0..50u64).prop_map(Step::Peek),
+        1 => (0..80u64).prop_map(Step::Charge),
+        2 => any::<usize>().prop_map(|which| Step::Settle(which, None)),
+        1 => (any::<usize>(), 0..9u64).prop_map(|(which, actual)| Step::Settle(which, Some(actual))),
+        1 => Just(Step::Reset),
+        1 => (quota(), any::<bool>()).prop_map(|(quota, own)| Step::Reconfigure(quota, own)),
+        1 => Just(Step::Turn),
+        4 => (0..3u64).prop_map(Step::Advance),
+        4 => (0..window / 4).prop_map(Step::Advance),
+        1 => (0..3 * window).prop_map(Step::Advance),
+        1 => (0..window * 4).prop_map(Step::Rewind),
+        1 => Just(Step::Inspect),
+    ]
+}
+
+fn trace() -> impl Strategy<Value = (Vec<(Algorithm, Quota)>, Vec<Step>)> {
+    let policies = prop::collection::vec((prop::sample::select(Algorithm::ALL.to_vec()), quota()), 1..4);
+    policies.prop_flat_map(|policies| {
+        let window = policies[0].1.window().as_micros() as u64;
+        (Just(policies), prop::collection::vec(step(window), 1..60))
+    })
+}
+
+/// Both twins, given the same things to do.
+struct Twins<'s> {
+    runtime: &'s Runtime,
+    memory: Limiter,
+    redis: Limiter<Redis>,
+    clock: ManualClock,
+    policies: Vec<Policy>,
+    key: &'static str,
+    /// Whether a trace has come to its second key, or has set its clock back.
+    turned: bool,
+    rewound: bool,
+    /// As texts, because they may be presented again: the memory's and Redis's.
+    receipts: Vec<(String, String)>,
+}
+
+/// The policies of a trace; the last of three only watches.
+fn written(policies: &[(Algorithm, Quota)]) -> Vec<Policy> {
+    let policy = |(index, (algorithm, quota)): (usize, &(Algorithm, Quota))| {
+        let policy = Policy::new(format!("policy-{index}"), *quota).algorithm(*algorithm).on_store_error(OnStoreError::Error);
+        if index == 2 { policy.shadow() } else { policy }
+    };
+    policies.iter().enumerate().map(policy).collect()
+}
+
+fn patient(server: &Server) -> Redis {
+    Redis::new(&server.url()).unwrap().deadline(Duration::from_secs(20)).deny_cache(Duration::ZERO)
+}
+
+impl<'s> Twins<'s> {
+    fn new(server: &Server, runtime: &'s Runtime, policies: Vec<Policy>) -> Result<Self, TestCaseError> {
+        redis::cmd("FLUSHALL").exec(&mut server.connection()).unwrap();
+        let clock = ManualClock::default();
+        let builder = || Limiter::builder().policies(policies.clone()).clock(clock.clone());
+        // Not every quota can be kept by gcra within 1 %: draw another trace.
+        let memory = builder().build().map_err(|refused| TestCaseError::reject(refused.to_string()))?;
+        let _context = runtime.enter();
+        let redis = builder().store(patient(server)).build().unwrap();
+        runtime.block_on(up(&redis));
+        Ok(Self { runtime, memory, redis, clock, policies, key: "id", turned: false, rewound: false, receipts: Vec::new() })
+    }
+
+    fn compare(&mut self, mut ours: Decision, theirs: Result<Decision, StoreError>) -> Result<(), TestCaseError> {
+        let mut theirs = theirs.unwrap();
+        prop_assert_eq!(format!("{ours:?}"), format!("{theirs:?}"), "memory, Redis");
+        prop_assert!(theirs.outcomes().all(|outcome| outcome.source() == Source::Store));
+        let charged = |decision: &Decision| decision.outcomes().map(|outcome| outcome.charged()).collect::<Vec<_>>();
+        prop_assert_eq!(charged(&ours), charged(&theirs));
+        if let (Some(ours), Some(theirs)) = (ours.take_receipt(), theirs.take_receipt()) {
+            let texts = (ours.to_string(), theirs.to_string());
+            // All but the ids, which are random.
+            prop_assert_eq!(&texts.0[20..], &texts.1[20..]);
+            self.receipts.push(texts);
+        }
+        Ok(())
+    }
+
+    fn decide(&mut self, cost: u64, how: fn(&Limiter, Hit<'static>) -> Decision, same: How) -> Result<(), TestCaseError> {
+        let hit = Hit::from(self.key).cost(cost);
+        let ours = how(&self.memory, hit.clone());
+        let theirs = self.runtime.block_on(same(&self.redis, hit));
+        self.compare(ours, theirs)
+    }
+
+    fn peek(&mut self, cost: u64) -> Result<(), TestCaseError> {
+        self.decide(cost, |limiter, hit| limiter.peek(hit), |limiter, hit| limiter.peek(hit))
+    }
+
+    fn take(&mut self, step: &Step) -> Result<(), TestCaseError> {
+        match step {
+            Step::Check(cost) => self.decide(*cost, |limiter, hit| limiter.check(hit), |limiter, hit| limiter.check(hit)),
+            Step::Peek(cost) => self.peek(*cost),
+            Step::Charge(cost) => self.decide(*cost, |limiter, hit| limiter.charge(hit), |limiter, hit| limiter.charge(hit)),
+            Step::Settle(..) if self.receipts.is_empty() => Ok(()),
+            Step::Settle(which, actual) => {
+                let (ours, theirs) = &self.receipts[which % self.receipts.len()];
+                let (ours, theirs): (Receipt, Receipt) = (ours.parse().unwrap(), theirs.parse().unwrap());
+                let (ours, theirs) = match actual {
+                    None => (self.memory.refund(ours), self.redis.refund(theirs)),
+                    Some(actual) => (self.memory.settle(ours, *actual), self.redis.settle(theirs, *actual)),
+                };
+                let theirs = self.runtime.block_on(theirs);
+                self.compare(ours, theirs)?;
+                self.peek(1)
+            }
+            Step::Reset => {
+                let theirs = self.runtime.block_on(self.redis.reset(self.key));
+                self.compare(self.memory.reset(self.key), theirs)
+            }
+            Step::Reconfigure(quota, own) => {
+                let mut policies = self.policies.clone();
+                let first = policies[0].clone();
+                policies[0] =
+                    Policy::new(first.name(), *quota).algorithm(first.algorithm_in_use()).on_store_error(OnStoreError::Error);
+                if *own {
+                    let half = Quota::new(quota.limit().div_ceil(2), quota.window()).unwrap();
+                    policies[0] = policies[0].clone().override_key(["other"], Override::Quota(half));
+                }
+                let done = self.memory.configure(policies.clone());
+                prop_assert_eq!(&done, &self.redis.configure(policies.clone()));
+                if done.is_ok() {
+                    self.policies = policies;
+                }
+                // Both keys are looked at: what was written before the clock stepped back, Redis could later take for something
+                // that another process has written since.
+                for key in ["id", "other"] {
+                    let key = std::mem::replace(&mut self.key, key);
+                    self.peek(1)?;
+                    self.key = key;
+                }
+                Ok(())
+            }
+            // Memory drops an expired key when it makes another, and Redis when it pleases; a clock that is set back could tell.
+            Step::Turn if self.rewound => Ok(()),
+            Step::Rewind(_) if self.turned => Ok(()),
+            Step::Turn => {
+                self.turned = true;
+                self.key = if self.key == "id" { "other" } else { "id" };
+                Ok(())
+            }
+            Step::Advance(by) => self.move_to(self.clock.epoch_micros() + by),
+            Step::Rewind(by) => {
+                self.rewound = true;
+                self.move_to(self.clock.epoch_micros() - by)
+            }
+            Step::Inspect => {
+                let name = self.policies[0].name();
+                let ours = self.memory.inspect(name, self.key).unwrap();
+                let theirs = self.runtime.block_on(self.redis.inspect(name, self.key).unwrap()).unwrap();
+                // What has expired may be gone from one and not yet from the other, and so may the TTL of what is left; what
+                // a window or a bucket was is written as of other times after a change.
+                let live = |inspection: Inspection| {
+                    let newest = inspection.entries.last().copied();
+                    (inspection.policy, inspection.key, inspection.algorithm, newest)
+                };
+                if self.memory.peek(Hit::from(self.key)).outcomes().next().is_some_and(|outcome| outcome.used() > 0) {
+                    prop_assert_eq!(live(ours), live(theirs));
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn move_to(&mut self, now: u64) -> Result<(), TestCaseError> {
+        self.clock.set(now);
+        self.peek(1)
+    }
+}
+
+type How = fn(&Limiter<Redis>, Hit<'static>) -> tidegate::Pending<Decision>;
+
+/// Waits for the connection.
+pub(crate) async fn up(limiter: &Limiter<Redis>) {
+    while !limiter.store().status().is_up {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+fn traces_agree(server: &Server) {
+    let runtime = Runtime::new().unwrap();
+    let runtime = RefCell::new(runtime);
+    // PROPTEST_CASES and PROPTEST_RNG_SEED set how many and which; the trace that fails is printed.
+    let config = Config { failure_persistence: None, ..Config::default() };
+    let outcome = TestRunner::new(config).run(&trace(), |(policies, steps)| {
+        let runtime = runtime.borrow();
+        let mut twins = Twins::new(server, &runtime, written(&policies))?;
+        steps.iter().try_for_each(|step| twins.take(step))
+    });
+    if let Err(failure) = outcome {
+        panic!("{failure}");
+    }
+}
+
+#[test]
+fn random_traces_agree_on_memory_and_redis() {
+    traces_agree(&Server::start());
+}
+
+#[test]
+fn random_traces_agree_on_memory_and_valkey() {
+    match Server::try_valkey() {
+        Some(server) => traces_agree(&server),
+        None => println!("no valkey-server is installed: scripts/setup says how"),
+    }
+}
+
+#[test]
+fn vectors_hold_on_redis() {
+    let server = Server::start();
+    let runtime = Runtime::new().unwrap();
+    for algorithm in Algorithm::ALL {
+        let path = format!("{}/src/algorithm/{}.toml", env!("CARGO_MANIFEST_DIR"), algorithm.name().replace('-', "_"));
+        for case in format::parse(&fs::read_to_string(path).unwrap()).unwrap().cases {
+            let policy = |quota: &str| {
+                let policy = Policy::new("policy-0", quota.parse().unwrap()).algorithm(*algorithm);
+                case.resolution.iter().fold(policy, |policy, grains| policy.resolution(*grains))
+            };
+            let mut twins = Twins::new(&server, &runtime, vec![policy(&case.quota)]).unwrap();
+            // Receipts are in the order of the steps that gave them.
+            let mut gave = Vec::new();
+            for (index, vector) in case.steps.iter().enumerate() {
+                let receipt = |step: &usize| gave.iter().position(|gave| gave == step).unwrap();
+                let before = twins.receipts.len();
+                let done = twins.move_to(vector.epoch_micros()).and_then(|()| match &vector.action {
+                    Action::Check { cost } => twins.take(&Step::Check(*cost)),
+                    Action::Peek { cost } => twins.take(&Step::Peek(*cost)),
+                    Action::Charge { cost } => twins.take(&Step::Charge(*cost)),
+                    Action::Refund { step } => twins.take(&Step::Settle(receipt(step), None)),
+                    Action::Settle { step, actual } => twins.take(&Step::Settle(receipt(step), Some(*actual))),
+                    Action::Reconfigure { quota } => {
+                        twins.policies = vec![policy(quota)];
+                        twins.memory.configure(twins.policies.clone()).unwrap();
+                        twins.redis.configure(twins.policies.clone()).unwrap();
+                        twins.peek(1)
+                    }
+                    Action::Forget => twins.take(&Step::Reset),
+                });
+                done.unwrap_or_else(|differ| panic!("{algorithm}, case `{}`, step {index}: {differ}", case.name));
+                gave.extend((before..twins.receipts.len()).map(|_| index));
+            }
+        }
+    }
+}
