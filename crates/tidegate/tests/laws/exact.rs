@@ -1,11 +1,12 @@
 //! Every field of every answer equals the model's.
 
 use proptest::prelude::*;
+use tidegate::Quota;
 
 use crate::{
     model::Model,
-    traces::{Case, Mix, case, property},
-    world::{Answer, Step, World},
+    traces::{Case, Mix, case, for_every_algorithm, property},
+    world::{Answer, Scene, Step, World, has_burst},
 };
 
 /// Takes each step in the library and in the model, and compares all that they answer.
@@ -42,4 +43,15 @@ fn answers_equal_the_model_after_reconfiguring() {
 #[test]
 fn answers_equal_the_model_when_the_clock_steps() {
     property(300, |algorithm| case(algorithm, Mix { back: 2, peek: 2, ..Mix::PLAIN }), agree);
+}
+
+#[test]
+fn debts_grow_to_a_century_and_no_further() {
+    for_every_algorithm(|algorithm| {
+        let quota = Quota::new(1, Quota::MAX_WINDOW).unwrap();
+        let scene = Scene::new(algorithm, if has_burst(algorithm) { quota.burst(18) } else { quota });
+        let year = scene.window();
+        let steps = [Step::Charge(31), Step::Charge(42), Step::Charge(31), Step::Wait(year + 1), Step::Charge(5), Step::Refund(2)];
+        agree((scene, steps.to_vec())).unwrap();
+    });
 }

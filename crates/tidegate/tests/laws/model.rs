@@ -44,6 +44,9 @@ struct Charge {
 
 const STEPS: i128 = 1 << 20;
 
+/// 100 years of 366 days.
+const CENTURY: i128 = 100 * 366 * 86_400_000_000;
+
 impl Model {
     pub(crate) fn new(scene: Scene) -> Self {
         let state = empty(scene.algorithm);
@@ -109,9 +112,9 @@ impl Model {
     }
 
     fn charged(&mut self, cost: u64) -> Answer {
-        let at = self.record(cost.into(), Some(self.charges.len()));
-        self.charges.push(Charge { at, cost: cost.into(), spent: false });
-        Answer { allowed: true, hopeless: false, retry: None, charged: cost, ..self.answer(0) }
+        let (at, cost) = self.record(cost.into(), Some(self.charges.len()));
+        self.charges.push(Charge { at, cost, spent: false });
+        Answer { allowed: true, hopeless: false, retry: None, charged: cost.try_into().unwrap(), ..self.answer(0) }
     }
 
     /// The shortest wait after which `holds`, which it does from then on.
@@ -176,8 +179,8 @@ impl Model {
         (parts - (now - at) * i128::from(self.scene.quota.limit())).max(0)
     }
 
-    /// Takes `cost` and says at which time it counts.
-    fn record(&mut self, cost: i128, charge: Option<usize>) -> i128 {
+    /// Takes `cost` and says at which time it counts, and how much of it: a debt grows to what a century pays, no further.
+    fn record(&mut self, cost: i128, charge: Option<usize>) -> (i128, i128) {
         if self.effective(self.now).is_none() {
             self.state = empty(self.scene.algorithm);
         }
@@ -185,6 +188,8 @@ impl Model {
         let (window, grain, interval) = (self.window(), i128::from(self.scene.grain()), self.interval());
         let missing = self.missing(now);
         let burst = self.capacity() * interval;
+        let most = self.payable();
+        let mut taken = cost;
         let joins = self.scene.algorithm == Algorithm::SlidingWindow;
         match &mut self.state {
             State::Entries(entries) => match entries.last_mut().filter(|newest| joins && newest.last / grain == now / grain) {
@@ -197,15 +202,24 @@ impl Model {
             },
             State::Windows(windows) => windows.push((now - now % window, cost)),
             State::Missing { parts, at } => {
-                *parts = missing + cost * window;
+                taken = cost.min(most - missing / window);
+                *parts = missing + taken * window;
                 *at = now;
             }
             State::Arrival { time, debt } => {
-                *time = (*time).max(now) + cost * interval;
-                *debt = (*time - now - burst).max(0);
+                let backlog = (*time - now).max(0);
+                let owed = (backlog + cost * interval).min(CENTURY.max(backlog));
+                taken = (owed - backlog) / interval;
+                *time = now + owed;
+                *debt = (owed - burst).max(0);
             }
         }
-        now
+        (now, taken)
+    }
+
+    /// How many whole tokens come back in a century.
+    fn payable(&self) -> i128 {
+        (CENTURY * i128::from(self.scene.quota.limit()) / self.window()).min(Quota::MAX.into())
     }
 
     fn amend(&mut self, index: usize, actual: i128) -> Option<Answer> {
@@ -259,6 +273,7 @@ impl Model {
         let old = std::mem::replace(&mut self.scene.quota, new);
         let (window, new_window) = (i128::from(micros(old.window())), self.window());
         let burst = self.capacity() * self.interval();
+        let most = self.payable();
         match &mut self.state {
             // What the old window no longer holds does not come back in a longer one.
             State::Entries(entries) => entries.retain(|entry| entry.last > now - window),
@@ -267,11 +282,13 @@ impl Model {
             State::Missing { parts, at } => {
                 // To the parts of the new rate in lowest terms, rounded up.
                 let whole = gcd(new.limit().into(), new_window);
-                *parts = div_ceil(missing * (new_window / whole), window) * whole;
+                let converted = div_ceil(missing * (new_window / whole), window) * whole;
+                let surplus = (converted / new_window - most).max(0);
+                *parts = converted - surplus * new_window;
                 *at = now;
             }
             State::Arrival { time, debt } => {
-                let backlog = div_ceil((*time - now).max(0) * interval(new), interval(old));
+                let backlog = div_ceil((*time - now).max(0) * interval(new), interval(old)).min(CENTURY);
                 (*time, *debt) = (now + backlog, (backlog - burst).max(0));
             }
         }
