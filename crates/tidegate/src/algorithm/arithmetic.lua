@@ -4,11 +4,11 @@
 local WHOLE = 2 ^ 53
 local MAX = WHOLE - 1
 
--- The first is four times as fast; on a machine of 32 bits it is wrong.
-local INTEGER = string.format('%d', 4503599627370496) == '4503599627370496' and '%d' or '%.0f'
-
+-- '%d' is four times as fast as '%.0f'; on a machine of 32 bits it is wrong.
+local integer
 local function text(number)
-  return string.format(INTEGER, number)
+  integer = integer or (string.format('%d', 4503599627370496) == '4503599627370496' and '%d' or '%.0f')
+  return string.format(integer, number)
 end
 
 -- Quotient and remainder of a * b / m.

@@ -1,7 +1,7 @@
 -- fixed-window, version 1: the twin of fixed_window.rs. A string: the start of the window and what it has counted (7 bytes each),
 -- and the plan.
 
-local fixed = { terms = { 'window' }, needs = { 'window' } }
+local fixed = { needs = { 'window' } }
 
 -- `kept` is the start for which the key has its TTL.
 local key, written, start, used, kept
@@ -58,6 +58,8 @@ function fixed.commit(plan, cost)
 end
 
 function fixed.rarely()
+  fixed.terms = { 'window' }
+
   function fixed.refund(plan, at, amount)
     if at >= start and at < start + plan.window then
       used = used - math.min(amount, used)

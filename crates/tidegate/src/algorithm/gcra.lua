@@ -1,7 +1,7 @@
 -- gcra, version 1: the twin of gcra.rs. A string: the theoretical arrival time (7 bytes), the bits of the debt (1), how long the
 -- key is kept (7), and the plan.
 
-local gcra = { terms = { 'interval', 'capacity' }, needs = { 'interval', 'capacity', 'window' } }
+local gcra = { needs = { 'interval', 'capacity', 'window' } }
 
 -- The longest time to refill a bucket: 100 years.
 local MAX_REFILL = 100 * 366 * 86400000000
@@ -81,6 +81,8 @@ function gcra.commit(plan, cost)
 end
 
 function gcra.rarely()
+  gcra.terms = { 'interval', 'capacity' }
+
   -- Gives back what would not have been paid since.
   function gcra.refund(plan, at, amount)
     local back = at <= now and math.max(amount * plan.interval - (now - at), 0) or 0

@@ -1,7 +1,7 @@
 -- sliding-counter, version 1: the twin of sliding_counter.rs. A hash: `buckets`, which are the start of the current window and
--- what it and the one before it have counted (7 bytes each), and `plan`.
+-- what it and the one before it have counted (7 bytes each), and the plan.
 
-local counter = { terms = { 'window' }, needs = { 'window' } }
+local counter = { needs = { 'window' } }
 
 -- Weights are in steps of 2^-20, rounded up, so that Lua and Rust agree to the last unit.
 local STEPS = 2 ^ 20
@@ -38,11 +38,8 @@ end
 
 -- A bucket that has a TTL has one for two windows from its start.
 local function save(plan)
-  local buckets = pack('>I7I7I7', start, current, previous)
-  if kept == start and written == plan.text then
-    call('HSET', key, 'buckets', buckets)
-  else
-    call('HSET', key, 'buckets', buckets, 'plan', plan.text)
+  call('HSET', key, 'buckets', pack('>I7I7I7', start, current, previous) .. plan.text)
+  if kept ~= start or written ~= plan.text then
     call('PEXPIRE', key, ttl(start + 2 * plan.window - now))
     kept, written = start, plan.text
   end
@@ -57,13 +54,13 @@ local function reset_after(plan)
 end
 
 function counter.load(of)
-  local values = call('HMGET', of, 'buckets', 'plan')
-  key, written = of, values[2]
-  if written then
-    start, current, previous = unpack('>I7I7I7', values[1])
-    kept = start
+  local value = call('HGET', of, 'buckets')
+  key = of
+  if value then
+    start, current, previous = unpack('>I7I7I7', value)
+    kept, written = start, sub(value, 22)
   else
-    start, current, previous, kept = 0, 0, 0, 0
+    written, start, current, previous, kept = nil, 0, 0, 0, 0
   end
   return written
 end
@@ -95,6 +92,8 @@ function counter.commit(plan, cost)
 end
 
 function counter.rarely()
+  counter.terms = { 'window' }
+
   function counter.refund(plan, at, amount)
     if at >= start and at < start + plan.window then
       current = current - math.min(amount, current)

@@ -1,19 +1,20 @@
 -- sliding-log, version 1: the twin of sliding_log.rs. A sorted set: score = time; member = time, the cumulative cost up to and
 -- with the entry, and its own if that is not 1 (7 bytes each). No question needs the whole set: what any range has cost is one
--- subtraction. Entries of one microsecond are one member. Before all of them, with score 0, stands the plan.
+-- subtraction. Entries of one microsecond are one member. Before all of them stands the head: the time of the oldest entry, the
+-- cumulative cost before it, how often the head was written (7 bytes each), and the plan; its score is how often, below 0.
 --
 -- The time is in the member too because Redis takes a microsecond to write out a score.
 
-local log = { terms = { 'window', 'grain' }, needs = { 'window', 'grain' } }
+local log = { needs = { 'window', 'grain' } }
 
-local PLAN = 'plan:'
+local NOW = text(now)
 
--- `member` is the newest entry, of time `newest`, end `last` and cost `own`; `oldest` the oldest. What another window had let go
--- up to `floor` when this one came into force, it has.
-local key, written, oldest, member, newest, last, own, floor
--- Found by evaluate: the time to judge by, or nothing where no entry counts; the first entry that does, the end before it, what all
--- that do have cost, and up to when entries are gone, 0 if none is.
-local at, first, base, used, gone
+-- `member` is the newest entry, of time `newest` and end `last`. What another window had let go up to `floor` when this one came into
+-- force, it has.
+local key, head, written, oldest, base, member, newest, last, floor
+-- Found by evaluate: the time to judge by, or nothing where no entry counts; time of the first entry that does, the end before it,
+-- what all that do have cost, and up to when entries are gone, 0 if none is.
+local at, first, before, used, gone
 
 -- Time, end and cost of the entry that a member is.
 local function parts(of)
@@ -44,24 +45,31 @@ local function effective(plan, time)
   end
 end
 
+-- Finds the first entry after a time, before which all have gone.
+local function skip(cutoff)
+  local ends, its
+  gone = cutoff
+  first, ends, its = parts(call('ZRANGE', key, '(' .. text(cutoff), '+inf', 'BYSCORE', 'LIMIT', '0', '1')[1])
+  before = wrapping_sub(ends, its)
+end
+
 -- The time of the first entry with which `need` of the cost has left, found by galloping over ranks from the first that counts.
 local function leaving(need)
-  local time, ends = parts(first)
-  if wrapping_sub(ends, base) >= need then
+  local low, step = gone > 0 and call('ZCOUNT', key, '-inf', text(gone)) or 1, 1
+  local time, ends = parts(at_rank(low))
+  if wrapping_sub(ends, before) >= need then
     return time
   end
-  local low, step, found = call('ZRANK', key, first), 1, nil
   repeat
-    found = at_rank(low + step) or member
-    time, ends = parts(found)
+    time, ends = parts(at_rank(low + step) or member)
     step = step * 2
-  until wrapping_sub(ends, base) >= need
+  until wrapping_sub(ends, before) >= need
   local high = low + step / 2
   low = low + math.floor(step / 4)
   while high - low > 1 do
     local middle = math.floor((low + high) / 2)
     local candidate_time, candidate_ends = parts(at_rank(middle) or member)
-    if wrapping_sub(candidate_ends, base) < need then
+    if wrapping_sub(candidate_ends, before) < need then
       low = middle
     else
       high, time = middle, candidate_time
@@ -70,40 +78,38 @@ local function leaving(need)
   return time
 end
 
--- Drops what does not count, and writes down that the log is under this plan now.
-local function tidy(plan)
-  if gone > 0 then
-    call('ZREMRANGEBYSCORE', key, '(0', text(gone))
+-- Adds an entry, if there is one, and a new head; then the old one goes, and with it what does not count. In this order: to add may
+-- fail for want of memory.
+local function renew(plan, time, entry)
+  local turn = head and unpack('>I7', head, 15) + 1 or 1
+  local score = text(-turn)
+  oldest, base, written = first, before, plan.text
+  head = pack('>I7I7I7', first, before, turn) .. written
+  if entry then
+    call('ZADD', key, score, head, time, entry)
+  else
+    call('ZADD', key, score, head)
   end
-  if written ~= plan.text then
-    call('ZREM', key, PLAN .. written)
-    call('ZADD', key, '0', PLAN .. plan.text)
+  if turn > 1 then
+    call('ZREMRANGEBYSCORE', key, '(' .. score, text(gone))
   end
 end
 
 -- A TTL that outlasts every entry of the same stretch of time, a window long: so it need not be set for each.
-local function keep(plan, time, before)
+local function keep(plan, time)
   local window = plan.window
-  local begun = time - time % window
-  if before < begun or written ~= plan.text then
-    call('PEXPIRE', key, ttl(begun + 2 * window - now))
-  end
+  call('PEXPIRE', key, ttl(time - time % window + 2 * window - now))
 end
 
 function log.load(of)
-  local head = call('ZRANGE', of, '0', '2')
-  key, floor, written = of, 0, head[1]
-  if written then
-    written, oldest, member = sub(written, 6), head[2], head[3]
-    member = member and call('ZRANGE', of, '-1', '-1')[1] or oldest
-    if #member == 14 then
-      newest, last = unpack('>I7I7', member)
-      own = 1
-    else
-      newest, last, own = unpack('>I7I7I7', member)
-    end
+  key, head, floor = of, call('ZRANGE', of, '0', '0')[1], 0
+  if head then
+    oldest, base = unpack('>I7I7', head)
+    member = call('ZRANGE', of, '-1', '-1')[1]
+    newest, last = unpack('>I7I7', member)
+    written = sub(head, 22)
   else
-    newest = nil
+    written, newest = nil, nil
   end
   return written
 end
@@ -120,25 +126,18 @@ function log.evaluate(plan, cost)
   if not at then
     return 0, judge(capacity, 0, cost), 0
   end
-  local cutoff, time, ends, its = at - window, nil, nil, 1
+  local cutoff = at - window
   if cutoff < floor then
     cutoff = floor
   end
-  first, gone = oldest, 0
-  if #first == 14 then
-    time, ends = unpack('>I7I7', first)
+  if oldest > cutoff then
+    first, before, gone = oldest, base, 0
   else
-    time, ends, its = unpack('>I7I7I7', first)
+    skip(cutoff)
   end
-  if time <= cutoff then
-    gone = cutoff
-    first = call('ZRANGE', key, '(' .. text(cutoff), '+inf', 'BYSCORE', 'LIMIT', '0', '1')[1]
-    time, ends, its = parts(first)
-  end
-  base = wrapping_sub(ends, its)
-  used = last - base
+  used = last - before
   if used < 0 then
-    used = wrapping_sub(last, base)
+    used = wrapping_sub(last, before)
   end
   local lasts = newest + window - now
   if cost <= capacity - used then
@@ -148,46 +147,51 @@ function log.evaluate(plan, cost)
 end
 
 function log.commit(plan, cost)
+  local window = plan.window
   if not at then
     cost = math.min(cost, MAX)
     if written then
       call('DEL', key)
     end
-    at, newest, last, own, floor, written = now, now, cost, cost, 0, nil
-    member = member_of(at, last, own)
-    oldest = member
-    call('ZADD', key, '0', PLAN .. plan.text, NOW, member)
-    keep(plan, at, 0)
-    written = plan.text
-    return at, cost, plan.window
-  end
-  if gone > 0 or written ~= plan.text then
-    tidy(plan)
+    head, at, newest, last, floor = nil, now, now, cost, 0
+    first, before, used, gone = now, 0, 0, 0
+    member = member_of(now, cost, cost)
+    renew(plan, NOW, member)
+    keep(plan, now)
+    return now, cost, window
   end
   if cost > MAX - used then
     cost = MAX - used
   end
-  local before = newest
-  if at == before then
-    call('ZREM', key, member)
-    own = cost + own
-  else
-    own = cost
+  local had, had_member, own, time = newest, member, cost, NOW
+  if at == had then
+    local _, _, its = parts(member)
+    own = cost + its
   end
-  local whole = first == member and at == before
+  if at ~= now then
+    time = text(at)
+  end
   last, newest = wrapping_add(last, cost), at
   member = own == 1 and pack('>I7I7', at, last) or pack('>I7I7I7', at, last, own)
-  oldest = whole and member or first
-  call('ZADD', key, at == now and NOW or text(at), member)
-  local window = plan.window
-  if before < at - at % window or written ~= plan.text then
-    keep(plan, at, before)
+  local expires = had < at - at % window
+  if gone == 0 and written == plan.text then
+    call('ZADD', key, time, member)
+  else
+    expires = expires or written ~= plan.text
+    renew(plan, time, member)
   end
-  written = plan.text
+  if at == had and member ~= had_member then
+    call('ZREM', key, had_member)
+  end
+  if expires then
+    keep(plan, at)
+  end
   return at, cost, at + window - now
 end
 
 function log.rarely()
+  log.terms = { 'window', 'grain' }
+
   -- Moves the ends of the entries at ranks `from` to `to` by `back`, up or down.
   local function move(from, to, shift, back)
     for rank = from, to do
@@ -203,7 +207,7 @@ function log.rarely()
     if not at then
       return
     end
-    tidy(plan)
+    renew(plan)
     local given = when > 0 and call('ZRANGE', key, text(when), text(when), 'BYSCORE')[1]
     if given then
       local _, ends, cost = parts(given)
@@ -220,9 +224,13 @@ function log.rarely()
         call('ZADD', key, text(when), member_of(when, later and wrapping_sub(ends, back) or ends, cost - back))
       elseif count == 2 then
         call('DEL', key)
+        return
       end
+      skip(0)
+      gone = 0
+      renew(plan)
     end
-    keep(plan, at, newest)
+    keep(plan, newest)
   end
 
   -- Keeps what the old window still held.
@@ -241,22 +249,19 @@ function log.rarely()
 
   function log.persist(plan)
     if newest and newest + plan.window > now then
-      gone = floor
-      tidy(plan)
-      oldest = at_rank(1)
+      skip(floor)
+      renew(plan)
       call('PEXPIRE', key, ttl(math.max(newest - newest % plan.window + 2 * plan.window - now, 0)))
-      written = plan.text
     end
   end
 
   function log.inspect()
     local entries = {}
-    for _, of in ipairs(call('ZRANGE', key, text(-INSPECTED), '-1')) do
-      if sub(of, 1, #PLAN) ~= PLAN then
-        local time, _, cost = parts(of)
-        table.insert(entries, time)
-        table.insert(entries, cost)
-      end
+    local last_rank = call('ZCARD', key) - 1
+    for _, of in ipairs(call('ZRANGE', key, text(math.max(last_rank + 1 - INSPECTED, 1)), '-1')) do
+      local time, _, cost = parts(of)
+      table.insert(entries, time)
+      table.insert(entries, cost)
     end
     return {}, entries
   end

@@ -2,7 +2,7 @@
 -- cost up to and with it (7 bytes each); at the end the head, with all that nearly every hit needs: newest, used, oldest, base and
 -- the number of older grains (7 bytes each), and the plan. No question needs the whole list.
 
-local grains = { terms = { 'window', 'grain' }, needs = { 'window', 'grain' } }
+local grains = { needs = { 'window', 'grain' } }
 
 -- What another window had let go up to `floor` when this one came into force, it has.
 local key, written, newest, used, oldest, base, older, floor
@@ -180,6 +180,8 @@ function grains.commit(plan, cost)
 end
 
 function grains.rarely()
+  grains.terms = { 'window', 'grain' }
+
   -- Moves the ends of grains by `back`, up or down.
   local function move(from, to, shift, back)
     for i = from, to do

@@ -1,7 +1,7 @@
--- token-bucket, version 1: the twin of token_bucket.rs. A hash: `bucket`, which is spent, fraction and at (7 bytes each):
--- `spent + fraction / per` tokens were missing then; and `plan`.
+-- token-bucket, version 1: the twin of token_bucket.rs. A hash: `bucket`, which is spent, fraction and at (7 bytes each), as
+-- `spent + fraction / per` tokens were missing then, and the plan. One field, because two are read as a table.
 
-local bucket = { terms = { 'tokens', 'per' }, needs = { 'tokens', 'per', 'capacity', 'window' } }
+local bucket = { needs = { 'tokens', 'per', 'capacity', 'window' } }
 
 -- The longest time to refill a bucket: 100 years.
 local MAX_REFILL = 100 * 366 * 86400000000
@@ -60,29 +60,27 @@ end
 -- A TTL that outlasts every bucket written in the same stretch of time, a stretch being what a full burst takes to come
 -- back: so it need not be set each time. Debts last longer and are seen to on their own.
 local function save(plan)
-  local value, stretch = pack('>I7I7I7', spent, fraction, at), plan.stretch
+  local value, stretch = pack('>I7I7I7', spent, fraction, at) .. plan.text, plan.stretch
   if not stretch then
     stretch = mul_div_ceil(plan.capacity + 1, plan.per, plan.tokens)
     plan.stretch = stretch
   end
   local begun, debt = at - at % stretch, spent > plan.capacity
-  if not debt and kept >= begun and written == plan.text then
-    call('HSET', key, 'bucket', value)
-  else
-    call('HSET', key, 'bucket', value, 'plan', plan.text)
+  call('HSET', key, 'bucket', value)
+  if debt or kept < begun or written ~= plan.text then
     call('PEXPIRE', key, ttl(math.max(begun + stretch + (debt and refill_time(plan, 0) or stretch) - now, 0)))
     kept, written = at, plan.text
   end
 end
 
 function bucket.load(of)
-  local values = call('HMGET', of, 'bucket', 'plan')
-  key, written = of, values[2]
-  if written then
-    spent, fraction, at = unpack('>I7I7I7', values[1])
-    kept = at
+  local value = call('HGET', of, 'bucket')
+  key = of
+  if value then
+    spent, fraction, at = unpack('>I7I7I7', value)
+    kept, written = at, sub(value, 22)
   else
-    spent, fraction, at, kept = 0, 0, 0, 0
+    written, spent, fraction, at, kept = nil, 0, 0, 0, 0
   end
   return written
 end
@@ -111,6 +109,8 @@ function bucket.commit(plan, cost)
 end
 
 function bucket.rarely()
+  bucket.terms = { 'tokens', 'per' }
+
   -- Gives back what would not have been refilled since.
   function bucket.refund(plan, when, amount)
     if when <= at then

@@ -1,6 +1,6 @@
 //! Batches: what gathers while a call is under way goes together in the next one, each hit with its own answer.
 
-use std::time::Duration;
+use std::{future::poll_fn, task::Poll, time::Duration};
 
 use tidegate::{Algorithm, Decision, Hit, Limiter, ManualClock, Pending, Policy, Quota, Redis, StoreError};
 use tidegate_testkit::Server;
@@ -13,13 +13,19 @@ async fn limiter(server: &Server, algorithm: Algorithm, limit: u64) -> Limiter<R
     connected(Limiter::builder().policy(policy).store(patient(&server.url()))).await
 }
 
+/// All of them at once. In one task, as thousands of tasks would keep each other, and the link, from running.
 async fn join(hits: impl Iterator<Item = Pending<Decision>>) -> Vec<Result<Decision, StoreError>> {
-    let tasks: Vec<_> = hits.map(tokio::spawn).collect();
-    let mut answers = Vec::new();
-    for task in tasks {
-        answers.push(task.await.unwrap());
-    }
-    answers
+    let mut hits: Vec<_> = hits.map(|hit| (hit, None)).collect();
+    poll_fn(|context| {
+        for (hit, answer) in hits.iter_mut().filter(|(_, answer)| answer.is_none()) {
+            if let Poll::Ready(told) = hit.as_mut().poll(context) {
+                *answer = Some(told);
+            }
+        }
+        if hits.iter().all(|(_, answer)| answer.is_some()) { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+    hits.into_iter().filter_map(|(_, answer)| answer).collect()
 }
 
 #[tokio::test]

@@ -3,15 +3,17 @@
 --
 -- KEYS: for each ask the state's key; for amendments and resets more, see there.
 -- ARGV: the time in epoch microseconds, or 0 for the server's; the shortest TTL in milliseconds; the hits, packed one after the
---   other: intent (1 byte), number of asks (2), then each ask: the number of its plan (2), a flag (1), a number (7), and for
---   amendments more; then plans, packed: the name of the algorithm, capacity, window, grain, interval, tokens, per, and since
---   when it is in force (7 bytes each); after it, in the same way, those that were in force before, oldest first.
--- Reply: packed, the time (7 bytes), then for each ask five numbers (7 bytes each): the wait (-1 allowed, -2 never, else
---   microseconds), used, reset_after, the charged cost and its time. For a hit that failed: -2^54 (7 bytes), then a text and
---   its length (2) before it.
+--   other: how many such hits there are, one after the other (2 bytes), intent (1), number of asks (2), then each ask: the number of
+--   its plan (2), a flag (1), a number (7), and for amendments more; then plans, packed: the name of the algorithm, capacity,
+--   window, grain, interval, tokens, per, and since when it is in force (7 bytes each); after it, in the same way, those that
+--   were in force before, oldest first.
+-- Reply: packed, the time (7 bytes), then for each ask three numbers (7 bytes each): the wait (-1 allowed, -2 never, -3 allowed and
+--   charged as asked and at this time, else microseconds), used, reset_after. What is charged otherwise has -4 before these,
+--   and the charged cost and its time after them. For a hit that failed: -2^54 (7 bytes), then a text and its length (2)
+--   before it.
 
 local CHECK, PEEK, CHARGE, AMEND, RESET, INSPECT = 0, 1, 2, 3, 4, 5
-local FAILED = -2 ^ 54
+local TAKEN, CHARGED, FAILED = -3, -4, -2 ^ 54
 
 -- The plan that is packed at a position, and the next position. Its `text` is what is written beside states under it: since when it is
 -- in force, and what its algorithm needs.
@@ -34,138 +36,127 @@ for i = 4, #ARGV do
   plans[i - 3] = plan_at(ARGV[i], 1)
 end
 
--- Makes what an algorithm rarely needs.
-local function whole(algorithm)
-  if not algorithm.refund then
-    algorithm.rarely()
-  end
-  return algorithm
-end
-
--- Takes the loaded state through every plan there has been since it was written, each as of its beginning. What was written under
--- a plan that is not known here changes now, and what was written under an older one after there was a newer one, as of when it was
--- written: somebody who shares this server has not heard of the change yet. The state is written down as it is then, so that
--- it changes once.
-local function carry_over(plan, written)
-  local algorithm = whole(plan.algorithm)
-  local function change(old, new, since)
-    for _, name in ipairs(algorithm.terms) do
-      if old[name] ~= new[name] then
-        local stamp, as_of = algorithm.stamp(old)
-        if stamp and stamp > since and stamp <= now then
-          since = as_of or stamp
-        end
-        return algorithm.convert(old, new, since)
-      end
-    end
-  end
-  local eras, from, next_from = {}, nil, plan.past
-  while next_from <= #plan.packed do
-    local era
-    era, next_from = plan_at(plan.packed, next_from)
-    table.insert(eras, era)
-    from = era.text == written and #eras or from
-  end
-  table.insert(eras, plan)
-  if from then
-    for i = from + 1, #eras do
-      change(eras[i - 1], eras[i], eras[i].since)
-    end
-  else
-    local numbers = { unpack('>I7I7I7I7I7', written) }
-    local old = { capacity = 0, interval = 0 }
-    for i, name in ipairs(algorithm.needs) do
-      old[name] = numbers[i + 1]
-    end
-    old.tolerance = old.capacity * old.interval
-    change(old, plan, plan.since > numbers[1] and plan.since or now)
-  end
-  algorithm.persist(plan)
-end
-
-local function load(key, plan)
-  local written = plan.algorithm.load(key)
-  if written and written ~= plan.text then
-    carry_over(plan, written)
-  end
-  return written
-end
-
 local KEYS, hits = KEYS, ARGV[3]
--- The last key that was read, the next ask, and the reply so far.
-local key_index, position = 0, 1
-local reply, answered = { pack('>I7', now) }, 1
+-- The hits that are being served, which are alike: what they ask, how many there are, how many of them are begun; the key before
+-- the first one's, and where its asks are.
+local intent, count, number, amount
+local times, begun, before_first, asks_at
+-- Of one of them: the key before the next that is read, and the next ask.
+local key_index, position
+-- The reply so far, and with the answers of the hit that is being served.
+local reply, answered, pending = { pack('>I7', now) }, 1, 1
 
-local function answer(wait, used, reset_after, charged, at)
-  answered = answered + 1
-  reply[answered] = pack('>i7I7I7I7I7', wait, used, reset_after, charged, at)
-end
-
--- Decides a hit that asks one policy: the usual case, written out.
-local function decide_one(intent, plan, cost)
-  local algorithm = plan.algorithm
-  local written = algorithm.load(KEYS[key_index + 1])
-  if written ~= plan.text and written then
-    carry_over(plan, written)
-  end
-  local used, wait, reset_after = algorithm.evaluate(plan, cost)
-  local charged, at = 0, 0
-  if cost > 0 and ((wait == ALLOWED and intent == CHECK) or intent == CHARGE) then
-    at, charged, reset_after = algorithm.commit(plan, cost)
-    used = used + charged
-    if intent == CHARGE then
-      used, wait = algorithm.evaluate(plan, 0)
-    end
-  end
-  answered = answered + 1
-  reply[answered] = pack('>i7I7I7I7I7', wait, used, reset_after or algorithm.reset_after(plan), charged, at)
-end
-
--- Decides a hit. The flag of an ask: 1 if it is enforced. The number: its cost.
-local function decide(intent, count)
-  local asks, admitted = {}, true
-  for i = 1, count do
-    local number, enforced, cost
-    number, enforced, cost, position = unpack('>I2BI7', hits, position)
-    local plan, key = plans[number], KEYS[key_index + i]
-    load(key, plan)
-    local used, wait, reset_after = plan.algorithm.evaluate(plan, cost)
-    admitted = admitted and (enforced == 0 or wait == ALLOWED)
-    reset_after = reset_after or plan.algorithm.reset_after(plan)
-    asks[i] = { plan = plan, key = key, cost = cost, used = used, wait = wait, reset_after = reset_after }
-  end
-  for _, ask in ipairs(asks) do
-    local plan, cost, used, wait, reset_after = ask.plan, ask.cost, ask.used, ask.wait, ask.reset_after
-    local charged, at = 0, 0
-    if cost > 0 and (intent == CHARGE or (intent == CHECK and admitted and wait == ALLOWED)) then
-      -- There is one state at a time.
-      load(ask.key, plan)
-      plan.algorithm.evaluate(plan, cost)
-      at, charged, reset_after = plan.algorithm.commit(plan, cost)
-      used = used + charged
-      if intent == CHARGE then
-        used, wait = plan.algorithm.evaluate(plan, 0)
-      end
-    end
-    answer(wait, used, reset_after or plan.algorithm.reset_after(plan), charged, at)
-  end
-end
-
--- How a key stands.
-local function tell(key, plan)
-  load(key, plan)
-  local used, wait, reset_after = plan.algorithm.evaluate(plan, 0)
-  answer(wait, used, reset_after or plan.algorithm.reset_after(plan), 0, 0)
-end
-
--- What an ask has, by intent: what serves it, bytes of fields, keys.
-local serve, bytes, width
+-- What is needed for other than the usual hits, made when it is; what serves one of them, and how many keys and bytes an ask has.
+local uncommon, serve, width, bytes
 
 local function rarely()
+  -- Makes what an algorithm rarely needs.
+  local function whole(algorithm)
+    if not algorithm.refund then
+      algorithm.rarely()
+    end
+    return algorithm
+  end
+
+  -- Takes the loaded state through every plan there has been since it was written, each as of its beginning. What was written under
+  -- a plan that is not known here changes now, and what was written under an older one after there was a newer one, as of when it was
+  -- written: somebody who shares this server has not heard of the change yet. The state is written down as it is then, so that
+  -- it changes once.
+  local function carry_over(plan, written)
+    local algorithm = whole(plan.algorithm)
+    local function change(old, new, since)
+      for _, name in ipairs(algorithm.terms) do
+        if old[name] ~= new[name] then
+          local stamp, as_of = algorithm.stamp(old)
+          if stamp and stamp > since and stamp <= now then
+            since = as_of or stamp
+          end
+          return algorithm.convert(old, new, since)
+        end
+      end
+    end
+    local eras, from, next_from = {}, nil, plan.past
+    while next_from <= #plan.packed do
+      local era
+      era, next_from = plan_at(plan.packed, next_from)
+      table.insert(eras, era)
+      from = era.text == written and #eras or from
+    end
+    table.insert(eras, plan)
+    if from then
+      for i = from + 1, #eras do
+        change(eras[i - 1], eras[i], eras[i].since)
+      end
+    else
+      local numbers = { unpack('>I7I7I7I7I7', written) }
+      local old = { capacity = 0, interval = 0 }
+      for i, name in ipairs(algorithm.needs) do
+        old[name] = numbers[i + 1]
+      end
+      old.tolerance = old.capacity * old.interval
+      change(old, plan, plan.since > numbers[1] and plan.since or now)
+    end
+    algorithm.persist(plan)
+  end
+
+  local function load(key, plan)
+    local written = plan.algorithm.load(key)
+    if written and written ~= plan.text then
+      carry_over(plan, written)
+    end
+    return written
+  end
+
+  local function answer(wait, used, reset_after, charged, at)
+    pending = pending + 1
+    if charged > 0 then
+      reply[pending] = pack('>i7i7I7I7I7I7', CHARGED, wait, used, reset_after, charged, at)
+    else
+      reply[pending] = pack('>i7I7I7', wait, used, reset_after)
+    end
+  end
+
+  -- Decides a hit. The flag of an ask: 1 if it is enforced. The number: its cost.
+  local function decide()
+    local asks, admitted = {}, true
+    for i = 1, count do
+      local number, enforced, cost
+      number, enforced, cost, position = unpack('>I2BI7', hits, position)
+      local plan, key = plans[number], KEYS[key_index + i]
+      load(key, plan)
+      local used, wait, reset_after = plan.algorithm.evaluate(plan, cost)
+      admitted = admitted and (enforced == 0 or wait == ALLOWED)
+      reset_after = reset_after or plan.algorithm.reset_after(plan)
+      asks[i] = { plan = plan, key = key, cost = cost, used = used, wait = wait, reset_after = reset_after }
+    end
+    for _, ask in ipairs(asks) do
+      local plan, cost, used, wait, reset_after = ask.plan, ask.cost, ask.used, ask.wait, ask.reset_after
+      local charged, at = 0, 0
+      if cost > 0 and (intent == CHARGE or (intent == CHECK and admitted and wait == ALLOWED)) then
+        -- There is one state at a time.
+        load(ask.key, plan)
+        plan.algorithm.evaluate(plan, cost)
+        at, charged, reset_after = plan.algorithm.commit(plan, cost)
+        used = used + charged
+        if intent == CHARGE then
+          used, wait = plan.algorithm.evaluate(plan, 0)
+        end
+      end
+      answer(wait, used, reset_after or plan.algorithm.reset_after(plan), charged, at)
+    end
+  end
+
+  -- How a key stands.
+  local function tell(key, plan)
+    load(key, plan)
+    local used, wait, reset_after = plan.algorithm.evaluate(plan, 0)
+    answer(wait, used, reset_after or plan.algorithm.reset_after(plan), 0, 0)
+  end
+
   -- Brings what was charged to what it should have been, once. The number of an ask: how much to give back; then how much to charge,
   -- the time of the charge, how long to remember the receipt in microseconds (7 bytes each). Keys: the state, the mark that the
   -- receipt is used, the mark of the last reset.
-  local function amend(_, count)
+  local function amend()
     for _ = 1, count do
       local number, flag, back, more, at, remember
       number, flag, back, more, at, remember, position = unpack('>I2BI7I7I7I7', hits, position)
@@ -187,7 +178,7 @@ local function rarely()
 
   -- Forgets keys, and that receipts from before now are worth anything. The number of an ask: how long to remember that in
   -- microseconds. Keys: the state, the mark of the last reset.
-  local function reset(_, count)
+  local function reset()
     for _ = 1, count do
       local number, flag, remember
       number, flag, remember, position = unpack('>I2BI7', hits, position)
@@ -206,7 +197,7 @@ local function rarely()
 
   -- What is stored for a key. Answers the TTL in milliseconds (7 bytes; -2: nothing is stored), how many names and numbers there are
   -- (2), the names (ended by 0) and numbers (7), then the times and costs of entries (7 each) in the same way.
-  local function inspect(_, _, number)
+  local function inspect()
     local plan, key = plans[number], KEYS[key_index + 1]
     local algorithm = whole(plan.algorithm)
     algorithm.load(key)
@@ -219,41 +210,84 @@ local function rarely()
     for i = 1, #entries, 2 do
       table.insert(parts, pack('>I7I7', entries[i], entries[i + 1]))
     end
-    answered = answered + 1
-    reply[answered] = table.concat(parts)
+    pending = pending + 1
+    reply[pending] = table.concat(parts)
   end
 
-  serve = { [AMEND] = amend, [RESET] = reset, [INSPECT] = inspect }
-  bytes = { [AMEND] = 31, [RESET] = 10, [INSPECT] = 10 }
-  width = { [AMEND] = 3, [RESET] = 2, [INSPECT] = 1 }
+  local one = { serve = decide, width = 1, bytes = 10 }
+  return {
+    carry_over = carry_over,
+    [CHECK] = one, [PEEK] = one, [CHARGE] = one,
+    [AMEND] = { serve = amend, width = 3, bytes = 31 },
+    [RESET] = { serve = reset, width = 2, bytes = 10 },
+    [INSPECT] = { serve = inspect, width = 1, bytes = 10 },
+  }
+end
+
+-- Decides hits that each ask one policy: the usual case, written out.
+local function decide_each()
+  local plan, cost = plans[number], amount
+  local algorithm, current = plan.algorithm, plan.text
+  local load, evaluate, commit = algorithm.load, algorithm.evaluate, algorithm.commit
+  local checks = intent == CHECK and cost > 0
+  for i = begun + 1, times do
+    begun = i
+    local written = load(KEYS[before_first + i])
+    if written ~= current and written then
+      uncommon = uncommon or rarely()
+      uncommon.carry_over(plan, written)
+    end
+    local used, wait, reset_after = evaluate(plan, cost)
+    if checks and wait == ALLOWED then
+      local at, charged
+      at, charged, reset_after = commit(plan, cost)
+      used, reset_after = used + charged, reset_after or algorithm.reset_after(plan)
+      if at == now and charged == cost then
+        reply[answered + 1] = pack('>i7I7I7', TAKEN, used, reset_after)
+      else
+        reply[answered + 1] = pack('>i7i7I7I7I7I7', CHARGED, wait, used, reset_after, charged, at)
+      end
+    else
+      reply[answered + 1] = pack('>i7I7I7', wait, used, reset_after or algorithm.reset_after(plan))
+    end
+    answered = answered + 1
+  end
+end
+
+-- Serves the hits that are not begun, until one fails.
+local function serve_all()
+  if count == 1 and intent <= PEEK then
+    return decide_each()
+  end
+  while begun < times do
+    key_index, position, pending = before_first + begun * count * width, asks_at, answered
+    begun = begun + 1
+    serve()
+    answered = pending
+  end
 end
 
 local size, pcall = #hits, pcall
-while position <= size do
-  local intent, count, number, flag, amount = unpack('>BI2I2BI7', hits, position)
-  local first_key, first, first_answer = key_index, position + 3, answered
-  position = first
-  local ok, failure
-  if count == 1 and intent <= CHARGE then
-    ok, failure = pcall(decide_one, intent, plans[number], amount)
-    key_index, position = first_key + 1, first + 10
-  elseif intent <= CHARGE then
-    ok, failure = pcall(decide, intent, count)
-    key_index, position = first_key + count, first + count * 10
-  else
-    if not serve then
-      rarely()
-    end
-    ok, failure = pcall(serve[intent], intent, count, number)
-    key_index, position = first_key + count * width[intent], first + count * bytes[intent]
+before_first, asks_at = 0, 6
+while asks_at <= size do
+  local _
+  times, intent, count, number, _, amount = unpack('>I2BI2I2BI7', hits, asks_at - 5)
+  begun, width, bytes = 0, 1, 10
+  if count > 1 or intent > PEEK then
+    uncommon = uncommon or rarely()
+    local kind = uncommon[intent]
+    serve, width, bytes = kind.serve, kind.width, kind.bytes
   end
-  if not ok then
-    for i = first_answer + 1, answered do
-      reply[i] = nil
+  while begun < times do
+    local before = begun
+    local ok, failure = pcall(serve_all)
+    if not ok then
+      failure = sub(type(failure) == 'table' and failure.err or tostring(failure), 1, 200)
+      answered = answered + 1
+      reply[answered] = pack('>i7I2', FAILED, #failure) .. failure
+      begun = begun > before and begun or before + 1
     end
-    failure = sub(type(failure) == 'table' and failure.err or tostring(failure), 1, 200)
-    answered = first_answer + 1
-    reply[answered] = pack('>i7I2', FAILED, #failure) .. failure
   end
+  before_first, asks_at = before_first + times * count * width, asks_at + count * bytes + 5
 end
-return table.concat(reply)
+return table.concat(reply, '', 1, answered)

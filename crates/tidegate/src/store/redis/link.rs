@@ -55,6 +55,13 @@ pub(super) struct Line {
     pub(super) fields: Vec<u8>,
 }
 
+impl Line {
+    /// Its number, which is the cost where a hit is to be decided.
+    fn number(&self) -> u64 {
+        Reader(&self.fields[1..]).number().unwrap_or_default()
+    }
+}
+
 type Reply<T> = oneshot::Sender<Result<T, StoreError>>;
 
 enum Work {
@@ -306,8 +313,9 @@ impl Task {
         let probe = async {
             loop {
                 if let Ok(fresh) = door.connect().await {
-                    // What was asked before was answered before, if it is answered.
-                    sleep(RETRY).await;
+                    // What was asked before was answered before, if it is answered; who has time lets it come in, as it may be
+                    // this process that is behind.
+                    sleep((patience / 16).clamp(RETRY, MAX_SILENCE)).await;
                     return fresh;
                 }
                 sleep(RETRY).await;
@@ -351,8 +359,11 @@ impl Task {
         if time == 0 {
             self.health.set_clock(now as i64);
         }
-        let asks = |job: &Job| (!job.is_inspection).then_some(job.lines.len());
-        batch.iter().map(|(job, _)| reader.answers(asks(job)).ok_or_else(unreadable)).collect()
+        let answers = |(job, _): &Asked| {
+            let costs = (!job.is_inspection).then(|| job.lines.iter().map(Line::number));
+            reader.answers(now, costs).ok_or_else(unreadable)
+        };
+        batch.iter().map(answers).collect()
     }
 }
 
@@ -371,22 +382,32 @@ async fn meanwhile<T>(queue: &mut mpsc::Receiver<Work>, something: impl Future<O
 
 type Asked = (Job, Reply<Answers>);
 
-/// The hits of a batch and their plans, as decide.lua takes them.
+/// The hits of a batch and their plans, as decide.lua takes them: those that are alike but for their keys are counted.
 fn request(batch: &[Asked]) -> (Vec<u8>, Vec<&[u8]>) {
     let mut plans: Vec<&[u8]> = Vec::new();
-    let mut hits = Writer::default();
+    let mut groups: Vec<(u16, Writer)> = Vec::new();
     for (job, _) in batch {
-        hits.byte(job.intent);
-        hits.short(job.lines.len() as u16);
+        let mut hit = Writer::default();
+        hit.byte(job.intent);
+        hit.short(job.lines.len() as u16);
         for line in &job.lines {
             let known = plans.iter().position(|plan| *plan == line.plan);
             let index = known.unwrap_or_else(|| {
                 plans.push(&line.plan);
                 plans.len() - 1
             });
-            hits.short(index as u16 + 1);
-            hits.0.extend(&line.fields);
+            hit.short(index as u16 + 1);
+            hit.0.extend(&line.fields);
         }
+        match groups.last_mut() {
+            Some((times, same)) if same.0 == hit.0 => *times += 1,
+            _ => groups.push((1, hit)),
+        }
+    }
+    let mut hits = Writer::default();
+    for (times, hit) in groups {
+        hits.short(times);
+        hits.0.extend(hit.0);
     }
     (hits.0, plans)
 }

@@ -13,8 +13,6 @@ if now == 0 then
   now = time[1] * 1000000 + time[2]
 end
 
-local NOW = text(now)
-
 -- An algorithm has the functions of its .rs, which go on from the state that was loaded last:
 --   load(key)             the plan it was written under, as text; nothing if there is no state
 --   evaluate(plan, cost)  used, wait (-1 allowed, -2 never), reset_after; the others come after it

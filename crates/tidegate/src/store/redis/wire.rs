@@ -57,13 +57,14 @@ pub(super) struct Told {
 
 impl Told {
     /// Nothing where a number cannot be.
-    fn new([wait, used, reset_after, cost, at]: [i64; 5]) -> Option<Self> {
+    fn new([wait, used, reset_after]: [i64; 3], charged: [i64; 2]) -> Option<Self> {
         let number = |number: i64| u64::try_from(number).ok();
         let verdict = match wait {
-            -1 => Verdict::Allowed,
-            -2 => Verdict::Never,
+            ALLOWED => Verdict::Allowed,
+            NEVER => Verdict::Never,
             wait => Verdict::Denied { retry_after: number(wait)? },
         };
+        let [cost, at] = charged;
         let charged = Charge { at: number(at)?, cost: number(cost)? };
         Some(Self { verdict, used: number(used)?, reset_after: number(reset_after)?, charged })
     }
@@ -105,24 +106,29 @@ impl Reader<'_> {
         Some(*first)
     }
 
-    /// The answers to a hit of so many asks, or to an inspection.
-    pub(super) fn answers(&mut self, asks: Option<usize>) -> Option<Answers> {
+    /// The answers to a hit whose asks are of these costs, or to an inspection; `now` is the time of the reply.
+    pub(super) fn answers(&mut self, now: u64, asks: Option<impl Iterator<Item = u64>>) -> Option<Answers> {
         if Reader(self.0).signed()? == FAILED {
             return self.failure().map(Answers::Failed);
         }
         match asks {
-            Some(asks) => {
+            Some(costs) => {
                 // All of them first: what a damaged state makes of one is no reason to lose the others.
-                let numbers = (0..asks).map(|_| self.five()).collect::<Option<Vec<_>>>()?;
-                let told = numbers.into_iter().map(Told::new).collect::<Option<_>>();
+                let numbers = costs.map(|cost| self.numbers(now, cost)).collect::<Option<Vec<_>>>()?;
+                let told = numbers.into_iter().map(|(state, charged)| Told::new(state, charged)).collect::<Option<_>>();
                 Some(told.map_or_else(|| Answers::Failed("ERR".to_owned()), Answers::Asks))
             }
             None => self.inspection(),
         }
     }
 
-    fn five(&mut self) -> Option<[i64; 5]> {
-        Some([self.signed()?, self.signed()?, self.signed()?, self.signed()?, self.signed()?])
+    /// Wait, used and reset_after; the charged cost and its time.
+    fn numbers(&mut self, now: u64, cost: u64) -> Option<([i64; 3], [i64; 2])> {
+        Some(match self.signed()? {
+            TAKEN => ([ALLOWED, self.signed()?, self.signed()?], [cost as i64, now as i64]),
+            CHARGED => ([self.signed()?, self.signed()?, self.signed()?], [self.signed()?, self.signed()?]),
+            wait => ([wait, self.signed()?, self.signed()?], [0, 0]),
+        })
     }
 
     fn failure(&mut self) -> Option<String> {
@@ -154,6 +160,13 @@ impl Reader<'_> {
     }
 }
 
+/// What stands in the place of a wait.
+const ALLOWED: i64 = -1;
+const NEVER: i64 = -2;
+/// Allowed, and charged as it was asked and at the time of the reply.
+const TAKEN: i64 = -3;
+/// Charged otherwise: the wait comes next, and what was charged at the end.
+const CHARGED: i64 = -4;
 /// No wait, not even one that a damaged state makes.
 const FAILED: i64 = -(1 << 54);
 
@@ -161,10 +174,14 @@ const FAILED: i64 = -(1 << 54);
 mod tests {
     use super::*;
 
+    const COSTS: [u64; 4] = [7, 5, 1, 1];
+
     fn reply() -> Vec<u8> {
         let mut writer = Writer::default();
         let mut negative = |number: i64| writer.0.extend(&number.to_be_bytes()[1..]);
-        [-1, 5, 60_000_000, 1, (1 << 53) - 1, -2, 0, 0, 0, 0, 1_500_000, 10, 2, 0, 0].into_iter().for_each(&mut negative);
+        let charged = [CHARGED, ALLOWED, 5, 60_000_000, 1, (1 << 53) - 1];
+        let others = [TAKEN, 5, 9, NEVER, 0, 0, 1_500_000, 10, 2];
+        charged.into_iter().chain(others).for_each(&mut negative);
         negative(FAILED);
         writer.short(14);
         writer.0.extend(b"WRONGTYPE Oper");
@@ -175,13 +192,17 @@ mod tests {
     fn answers_read_back() {
         let bytes = reply();
         let mut reader = Reader(&bytes);
-        let Some(Answers::Asks(told)) = reader.answers(Some(3)) else { panic!("three asks") };
+        let Some(Answers::Asks(told)) = reader.answers(1_000, Some(COSTS.into_iter())) else { panic!("four asks") };
         let charged = Charge { at: (1 << 53) - 1, cost: 1 };
         assert_eq!(told[0], Told { verdict: Verdict::Allowed, used: 5, reset_after: 60_000_000, charged });
-        assert_eq!(told[1].verdict, Verdict::Never);
-        assert_eq!(told[2].verdict, Verdict::Denied { retry_after: 1_500_000 });
-        assert_eq!(reader.answers(Some(2)), Some(Answers::Failed("WRONGTYPE".to_owned())));
-        assert_eq!(reader.answers(Some(1)), None);
+        let charged = Charge { at: 1_000, cost: 5 };
+        assert_eq!(told[1], Told { verdict: Verdict::Allowed, used: 5, reset_after: 9, charged });
+        assert_eq!(told[2].verdict, Verdict::Never);
+        let charged = Charge { at: 0, cost: 0 };
+        let verdict = Verdict::Denied { retry_after: 1_500_000 };
+        assert_eq!(told[3], Told { verdict, used: 10, reset_after: 2, charged });
+        assert_eq!(reader.answers(0, Some(COSTS.into_iter())), Some(Answers::Failed("WRONGTYPE".to_owned())));
+        assert_eq!(reader.answers(0, Some(COSTS.into_iter())), None);
     }
 
     #[test]
@@ -189,7 +210,8 @@ mod tests {
         let bytes = reply();
         for end in 0..bytes.len() {
             let mut reader = Reader(&bytes[..end]);
-            assert!(reader.answers(Some(3)).is_none() || reader.answers(Some(1)).is_none(), "{end}");
+            let mut answer = || reader.answers(0, Some(COSTS.into_iter()));
+            assert!(answer().is_none() || answer().is_none(), "{end}");
         }
     }
 }
