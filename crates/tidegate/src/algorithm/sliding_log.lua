@@ -1,13 +1,16 @@
 -- sliding-log, version 1: the twin of sliding_log.rs. A sorted set: score = time; member = time, the cumulative cost up to and
 -- with the entry, and its own if that is not 1 (7 bytes each). No question needs the whole set: what any range has cost is one
--- subtraction. Entries of one microsecond are one member. Before all of them stands the head: the time of the oldest entry, the
--- cumulative cost before it, how often the head was written (7 bytes each), and the plan; its score is how often, below 0.
+-- subtraction. Entries of one microsecond are one member. After all of them stands the head: the time of the oldest entry, the
+-- cumulative cost before it (7 bytes each), and the plan. So the newest entry and the head are read together.
 --
 -- The time is in the member too because Redis takes a microsecond to write out a score.
 
 local log = { needs = { 'window', 'grain' } }
 
 local NOW = text(now)
+
+-- The score of the head, above all times.
+local HEAD = '9007199254740992'
 
 -- `member` is the newest entry, of time `newest` and end `last`. What another window had let go up to `floor` when this one came into
 -- force, it has.
@@ -32,9 +35,11 @@ local function member_of(time, ends, cost)
   return pack('>I7I7I7', time, ends, cost)
 end
 
+-- The entry at a rank, or the newest.
 local function at_rank(rank)
   rank = text(rank)
-  return call('ZRANGE', key, rank, rank)[1]
+  local found = call('ZRANGE', key, rank, rank)[1]
+  return found and found ~= head and found or member
 end
 
 -- The time to judge by: none where all entries have expired, or are so far ahead that the clock was wrong.
@@ -55,20 +60,20 @@ end
 
 -- The time of the first entry with which `need` of the cost has left, found by galloping over ranks from the first that counts.
 local function leaving(need)
-  local low, step = gone > 0 and call('ZCOUNT', key, '-inf', text(gone)) or 1, 1
+  local low, step = gone > 0 and call('ZCOUNT', key, '-inf', text(gone)) or 0, 1
   local time, ends = parts(at_rank(low))
   if wrapping_sub(ends, before) >= need then
     return time
   end
   repeat
-    time, ends = parts(at_rank(low + step) or member)
+    time, ends = parts(at_rank(low + step))
     step = step * 2
   until wrapping_sub(ends, before) >= need
   local high = low + step / 2
   low = low + math.floor(step / 4)
   while high - low > 1 do
     local middle = math.floor((low + high) / 2)
-    local candidate_time, candidate_ends = parts(at_rank(middle) or member)
+    local candidate_time, candidate_ends = parts(at_rank(middle))
     if wrapping_sub(candidate_ends, before) < need then
       low = middle
     else
@@ -78,20 +83,22 @@ local function leaving(need)
   return time
 end
 
--- Adds an entry, if there is one, and a new head; then the old one goes, and with it what does not count. In this order: to add may
--- fail for want of memory.
+-- Adds an entry, if there is one, and a new head; then the old one goes, and what does not count. In this order: to add may fail for
+-- want of memory.
 local function renew(plan, time, entry)
-  local turn = head and unpack('>I7', head, 15) + 1 or 1
-  local score = text(-turn)
+  local old = head
   oldest, base, written = first, before, plan.text
-  head = pack('>I7I7I7', first, before, turn) .. written
+  head = pack('>I7I7', first, before) .. written
   if entry then
-    call('ZADD', key, score, head, time, entry)
+    call('ZADD', key, HEAD, head, time, entry)
   else
-    call('ZADD', key, score, head)
+    call('ZADD', key, HEAD, head)
   end
-  if turn > 1 then
-    call('ZREMRANGEBYSCORE', key, '(' .. score, text(gone))
+  if old and old ~= head then
+    call('ZREM', key, old)
+  end
+  if gone > 0 then
+    call('ZREMRANGEBYSCORE', key, '-inf', text(gone))
   end
 end
 
@@ -102,12 +109,12 @@ local function keep(plan, time)
 end
 
 function log.load(of)
-  key, head, floor = of, call('ZRANGE', of, '0', '0')[1], 0
+  local ends = call('ZRANGE', of, '-2', '-1')
+  key, member, head, floor = of, ends[1], ends[2], 0
   if head then
-    oldest, base = unpack('>I7I7', head)
-    member = call('ZRANGE', of, '-1', '-1')[1]
     newest, last = unpack('>I7I7', member)
-    written = sub(head, 22)
+    oldest, base = unpack('>I7I7', head)
+    written = sub(head, 15)
   else
     written, newest = nil, nil
   end
@@ -212,17 +219,17 @@ function log.rarely()
     if given then
       local _, ends, cost = parts(given)
       local back = math.min(amount, cost)
-      local rank, count = call('ZRANK', key, given), call('ZCARD', key)
-      local later = count - 1 - rank <= rank - 1
+      local rank, count = call('ZRANK', key, given), call('ZCARD', key) - 1
+      local later = count - 1 - rank <= rank
       call('ZREM', key, given)
       if later then
         move(rank, count - 2, wrapping_sub, back)
       else
-        move(1, rank - 1, wrapping_add, back)
+        move(0, rank - 1, wrapping_add, back)
       end
       if back < cost then
         call('ZADD', key, text(when), member_of(when, later and wrapping_sub(ends, back) or ends, cost - back))
-      elseif count == 2 then
+      elseif count == 1 then
         call('DEL', key)
         return
       end
@@ -257,8 +264,7 @@ function log.rarely()
 
   function log.inspect()
     local entries = {}
-    local last_rank = call('ZCARD', key) - 1
-    for _, of in ipairs(call('ZRANGE', key, text(math.max(last_rank + 1 - INSPECTED, 1)), '-1')) do
+    for _, of in ipairs(call('ZRANGE', key, text(-INSPECTED - 1), '-2')) do
       local time, _, cost = parts(of)
       table.insert(entries, time)
       table.insert(entries, cost)
