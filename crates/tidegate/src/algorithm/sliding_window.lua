@@ -1,13 +1,22 @@
--- sliding-window, version 1: the twin of sliding_window.rs. A list: for each grain but the newest its time and the cumulative
--- cost up to and with it (7 bytes each); at the end the head, with all that nearly every hit needs: newest, used, oldest, base and
--- the number of older grains (7 bytes each), and the plan. No question needs the whole list.
+-- sliding-window, version 1: the twin of sliding_window.rs. A string: the head, with all that nearly every hit needs: newest, used,
+-- oldest, base, the number of older grains, and which slot has the first of them, of how many (7 bytes each), and the plan; then
+-- the slots, a ring, in which each grain but the newest has its time and the cumulative cost up to and with it (7 bytes each).
+-- No question needs the whole string.
 
 local grains = { needs = { 'window', 'grain' } }
 
+-- Where the slots begin: after seven numbers and the plan.
+local SLOTS = 84
+
 -- What another window had let go up to `floor` when this one came into force, it has.
-local key, written, newest, used, oldest, base, older, floor
+local key, head, written, newest, used, oldest, base, older, floor
 -- Found by evaluate: the time to judge by, or nothing where no grain counts, and how many of the older ones have expired then.
 local at, expired
+
+-- The first slot in use, and how many there are.
+local function ring()
+  return unpack('>I7I7', head, 36)
+end
 
 -- Whether two times fall in one grain.
 local function one_grain(plan, one, other)
@@ -15,10 +24,21 @@ local function one_grain(plan, one, other)
   return one - one % grain == other - other % grain
 end
 
--- Time and end of one of the older grains, the first being 0.
+-- Where the slot of one of the older grains is, the first being 0.
+local function slot(index)
+  local first, slots = ring()
+  return SLOTS + (first + index) % slots * 14
+end
+
+-- Time and end of one of the older grains.
 local function grain_at(index)
-  local time, ends = unpack('>I7I7', call('LINDEX', key, text(index)))
+  local from = slot(index)
+  local time, ends = unpack('>I7I7', call('GETRANGE', key, text(from), text(from + 13)))
   return time, ends
+end
+
+local function set_grain(index, time, ends)
+  call('SETRANGE', key, text(slot(index)), pack('>I7I7', time, ends))
 end
 
 -- How many of the older grains come before the first of which `which` (1 its time, 2 its end less the base) is at least `least`, and
@@ -78,19 +98,37 @@ local function leaving(need)
   return time or newest
 end
 
--- Drops the older grains that have expired.
-local function purge()
-  if expired > 0 then
-    local _, ends = grain_at(expired - 1)
-    used, base, older = used - wrapping_sub(ends, base), ends, older - expired
-    call('LPOP', key, text(expired))
-    oldest = older > 0 and grain_at(0) or newest
-    expired = 0
-  end
+-- Writes the head anew.
+local function save(plan, first, slots)
+  head = pack('>I7I7I7I7I7I7I7', newest, used, oldest, base, older, first, slots) .. plan.text
+  call('SETRANGE', key, '0', head)
 end
 
-local function head(plan)
-  return pack('>I7I7I7I7I7', newest, used, oldest, base, older) .. plan.text
+-- How many grains besides the newest there can be, and one to spare.
+local function enough(plan)
+  return math.floor(plan.window / plan.grain) + 2
+end
+
+-- Lets the older grains that have expired go: their slots are free.
+local function purge(plan)
+  local first, slots = ring()
+  local _, ends = grain_at(expired - 1)
+  oldest = expired < older and grain_at(expired) or newest
+  used, base, older = used - wrapping_sub(ends, base), ends, older - expired
+  save(plan, (first + expired) % slots, slots)
+  expired = 0
+end
+
+-- Makes a ring of so many slots. The one question that needs all of it, and only of what was written under a finer grain.
+local function lay_out(plan, slots)
+  local first, had = ring()
+  local run, from = math.min(older, had - first), SLOTS + first * 14
+  local laid = run > 0 and call('GETRANGE', key, text(from), text(from + run * 14 - 1)) or ''
+  if older > run then
+    laid = laid .. call('GETRANGE', key, text(SLOTS), text(SLOTS + (older - run) * 14 - 1))
+  end
+  head = pack('>I7I7I7I7I7I7I7', newest, used, oldest, base, older, 0, slots) .. plan.text
+  call('SET', key, head .. laid, 'KEEPTTL')
 end
 
 -- A TTL that outlasts every grain of the same stretch of time, a window long: so it need not be set for each.
@@ -104,11 +142,10 @@ local function keep(plan, before)
 end
 
 function grains.load(of)
-  local value = call('LINDEX', of, '-1')
-  key, floor = of, 0
-  if value then
-    newest, used, oldest, base, older = unpack('>I7I7I7I7I7', value)
-    written = sub(value, 36)
+  key, head, floor = of, call('GETRANGE', of, '0', '83'), 0
+  if head ~= '' then
+    newest, used, oldest, base, older = unpack('>I7I7I7I7I7', head)
+    written = sub(head, 50)
   else
     written, newest, used, oldest, base, older = nil, 0, 0, 0, 0, 0
   end
@@ -147,16 +184,13 @@ function grains.commit(plan, cost)
   local before, grain, window = newest, plan.grain, plan.window
   if not at then
     cost = math.min(cost, MAX)
-    if written then
-      call('DEL', key)
-    end
-    at, written, newest, used, oldest, base, older, floor = now, nil, now, cost, now, 0, 0, 0
-    call('RPUSH', key, head(plan))
-    keep(plan, 0)
+    at, written, newest, used, oldest, base, older, floor = now, plan.text, now, cost, now, 0, 0, 0
+    head = pack('>I7I7I7I7I7I7I7', now, cost, now, 0, 0, 0, enough(plan)) .. written
+    call('SET', key, head, 'PX', ttl(2 * window - now % window))
     return now, cost, window
   end
   if expired > 0 then
-    purge()
+    purge(plan)
   end
   if cost > MAX - used then
     cost = MAX - used
@@ -167,11 +201,15 @@ function grains.commit(plan, cost)
       oldest = at
     end
     used = used + cost
-    call('LSET', key, '-1', pack('>I7I7I7I7I7', at, used, oldest, base, older) .. plan.text)
+    call('SETRANGE', key, '0', pack('>I7I7I7', at, used, oldest))
   else
-    call('LSET', key, '-1', pack('>I7I7', before, wrapping_add(base, used)))
+    local _, slots = ring()
+    if older == slots then
+      lay_out(plan, 2 * slots)
+    end
+    set_grain(older, before, wrapping_add(base, used))
     used, older = used + cost, older + 1
-    call('RPUSH', key, pack('>I7I7I7I7I7', at, used, oldest, base, older) .. plan.text)
+    call('SETRANGE', key, '0', pack('>I7I7I7I7I7', at, used, oldest, base, older))
   end
   if before < at - at % window or written ~= plan.text then
     keep(plan, before)
@@ -182,11 +220,14 @@ end
 function grains.rarely()
   grains.terms = { 'window', 'grain' }
 
+  -- Slots that a conversion needs.
+  local needed = 0
+
   -- Moves the ends of grains by `back`, up or down.
   local function move(from, to, shift, back)
     for i = from, to do
       local time, ends = grain_at(i)
-      call('LSET', key, text(i), pack('>I7I7', time, shift(ends, back)))
+      set_grain(i, time, shift(ends, back))
     end
   end
 
@@ -195,7 +236,9 @@ function grains.rarely()
     if not at then
       return
     end
-    purge()
+    if expired > 0 then
+      purge(plan)
+    end
     local before = newest
     local index, time, ends = partition(1, when)
     if not time then
@@ -207,11 +250,10 @@ function grains.rarely()
           call('DEL', key)
           return
         elseif amount >= own then
-          -- The one before it is now the newest, and makes room for the head.
+          -- The one before it is now the newest.
           older = older - 1
           newest = grain_at(older)
           oldest = older > 0 and oldest or newest
-          call('RPOP', key)
         end
       end
     elseif one_grain(plan, when, time) then
@@ -225,13 +267,14 @@ function grains.rarely()
       end
       used = used - back
       if back == own then
-        call('LSET', key, text(index), '')
-        call('LREM', key, '1', '')
+        for i = index, older - 2 do
+          set_grain(i, grain_at(i + 1))
+        end
         older = older - 1
         oldest = older > 0 and grain_at(0) or newest
       end
     end
-    call('LSET', key, '-1', head(plan))
+    save(plan, ring())
     keep(plan, before)
   end
 
@@ -240,6 +283,7 @@ function grains.rarely()
     local time = effective(old, since)
     if time then
       floor = math.max(time - old.window, floor)
+      needed = older + enough(new)
     else
       used = 0
     end
@@ -252,11 +296,19 @@ function grains.rarely()
   function grains.persist(plan)
     if used > 0 and newest + plan.window > now then
       expired = older > 0 and oldest <= floor and partition(1, floor + 1) or 0
-      purge()
-      call('LSET', key, '-1', head(plan))
+      if expired > 0 then
+        purge(plan)
+      end
+      local first, slots = ring()
+      if needed > slots then
+        lay_out(plan, needed)
+      else
+        save(plan, first, slots)
+      end
       written = nil
       keep(plan, newest)
     end
+    needed = 0
   end
 
   function grains.inspect()

@@ -27,8 +27,8 @@ const IN_URL: &str = "hunter2%3A%40%2F%25";
 
 /// What the limiter needs of a user, beside a password: every verb, every algorithm, the ranking. `+select` as well where the
 /// address names a database other than 0, and `+info` if `Status::evicts` is to be known.
-const ACL: &str = "resetkeys ~rl:* resetchannels -@all +ping +evalsha +eval +time +get +set +setrange +del +pexpire +pttl \
-    +hget +hset +lindex +lset +lpop +lrem +rpop +rpush \
+const ACL: &str = "resetkeys ~rl:* resetchannels -@all +ping +evalsha +eval +time +get +set +getrange +setrange +del +pexpire +pttl \
+    +hget +hset \
     +zadd +zcard +zcount +zincrby +zrange +zrank +zrem +zremrangebyrank +zremrangebyscore +zunion";
 
 const WINDOW: Duration = Duration::from_secs(60);
