@@ -203,11 +203,12 @@ function grains.commit(plan, cost)
     used = used + cost
     call('SETRANGE', key, '0', pack('>I7I7I7', at, used, oldest))
   else
-    local _, slots = ring()
+    local first, slots = unpack('>I7I7', head, 36)
     if older == slots then
       lay_out(plan, 2 * slots)
+      first, slots = 0, 2 * slots
     end
-    set_grain(older, before, wrapping_add(base, used))
+    call('SETRANGE', key, text(SLOTS + (first + older) % slots * 14), pack('>I7I7', before, wrapping_add(base, used)))
     used, older = used + cost, older + 1
     call('SETRANGE', key, '0', pack('>I7I7I7I7I7', at, used, oldest, base, older))
   end
