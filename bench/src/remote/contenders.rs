@@ -16,17 +16,13 @@ use super::{
 };
 
 /// A sliding window of buckets, in one script.
-pub(crate) const TRYPEMA: &str = "trypema";
-
-/// Who is not there, and why.
-pub(crate) const ABSENT: &str = "\
-limitador 0.14 is not here: its `redis_storage` compiles only together with `disk_storage`, which needs RocksDB and libclang.";
+const TRYPEMA: &str = "trypema";
 
 /// A decision to come. True: allowed.
-pub(crate) type Answer<'a> = Pin<Box<dyn Future<Output = bool> + Send + 'a>>;
+pub type Answer<'a> = Pin<Box<dyn Future<Output = bool> + Send + 'a>>;
 
 /// A limiter under measurement.
-pub(crate) trait Subject: Send + Sync {
+pub trait Subject: Send + Sync {
     /// Decides a hit of cost 1.
     fn check<'a>(&'a self, key: &'a str) -> Answer<'a>;
 }
@@ -34,16 +30,25 @@ pub(crate) trait Subject: Send + Sync {
 type Connect = Box<dyn Fn(&Site, Quota) -> Arc<dyn Subject>>;
 
 /// A limiter that can be connected to a server.
-pub(crate) struct Contender {
+pub struct Contender {
     /// As printed.
     pub(crate) name: String,
     /// Set for ours.
     pub(crate) algorithm: Option<Algorithm>,
+    /// Neither ours nor a script.
+    pub(crate) is_peer: bool,
     /// Connects one, with a connection of its own.
     pub(crate) connect: Connect,
 }
 
-/// Ours in the order of the registry, then the scripts, then the peers.
+impl Contender {
+    /// A library like ours: each of ours is to be ahead of it.
+    pub fn peer(name: &str, connect: impl Fn(&Site, Quota) -> Arc<dyn Subject> + 'static) -> Self {
+        Self { is_peer: true, ..contender(name, None, connect) }
+    }
+}
+
+/// Ours in the order of the registry, then the scripts, then the peer that is always there.
 pub(crate) fn contenders() -> Vec<Contender> {
     let ours = Algorithm::ALL.iter().map(|&algorithm| {
         contender(format!("tidegate {algorithm}"), Some(algorithm), move |site, quota| ours::asking(site, algorithm, quota))
@@ -51,7 +56,7 @@ pub(crate) fn contenders() -> Vec<Contender> {
     let scripts = SCRIPTS
         .into_iter()
         .map(|script| contender(script.name, None, move |site, quota| Arc::new(Plain::connect(site, script, quota))));
-    let trypema = contender(TRYPEMA, None, |site, quota| Arc::new(Trypema::connect(site, quota)));
+    let trypema = Contender::peer(TRYPEMA, |site, quota| Arc::new(Trypema::connect(site, quota)));
     ours.chain(scripts).chain([trypema]).collect()
 }
 
@@ -60,7 +65,7 @@ fn contender(
     algorithm: Option<Algorithm>,
     connect: impl Fn(&Site, Quota) -> Arc<dyn Subject> + 'static,
 ) -> Contender {
-    Contender { name: name.into(), algorithm, connect: Box::new(connect) }
+    Contender { name: name.into(), algorithm, is_peer: false, connect: Box::new(connect) }
 }
 
 struct Trypema {

@@ -6,7 +6,7 @@ use tidegate::{Algorithm, Quota};
 
 use super::{
     CALLERS, Effort, KEYS, Site,
-    contenders::{ABSENT, Contender, Subject, TRYPEMA, contenders},
+    contenders::{Contender, Subject, contenders},
     plain,
 };
 use crate::bars::{Bar, median};
@@ -14,17 +14,16 @@ use crate::bars::{Bar, median};
 /// Above what anybody takes from one key in a round.
 const QUOTA: Quota = Quota::per_minute(100);
 
-/// Measures and prints the contenders whose cases contain `filter`, and returns what must hold.
-pub(crate) fn run(effort: &Effort, filter: &str) -> Vec<Bar> {
-    let chosen: Vec<_> =
-        contenders().into_iter().filter(|contender| format!("cost: {}", contender.name).contains(filter)).collect();
+/// Measures and prints the contenders whose cases contain `filter`, `peers` among them, and returns what must hold.
+pub(crate) fn run(peers: Vec<Contender>, effort: &Effort, filter: &str) -> Vec<Bar> {
+    let all = contenders().into_iter().chain(peers);
+    let chosen: Vec<_> = all.filter(|contender| format!("cost: {}", contender.name).contains(filter)).collect();
     if chosen.is_empty() {
         return Vec::new();
     }
     let results = measure(&chosen, effort);
     println!("\nCOST over Redis: {CALLERS} callers, 100k keys that have been seen, {QUOTA}, median of {} rounds.", effort.rounds);
-    println!("CPU time is the server's, per decision; `/ plain` is over the script that stands in articles for the algorithm.");
-    println!("{ABSENT}\n");
+    println!("CPU time is the server's, per decision; `/ plain` is over the script that stands in articles for the algorithm.\n");
     let heads = ("CPU us", "min..max", "/ plain", "decisions/s", "scripts/decision", "allowed");
     println!("{:<28}{:>8}{:>16}{:>9}{:>13}{:>17}{:>10}", "", heads.0, heads.1, heads.2, heads.3, heads.4, heads.5);
     results.iter().for_each(|result| result.print(&results));
@@ -35,6 +34,7 @@ pub(crate) fn run(effort: &Effort, filter: &str) -> Vec<Bar> {
 struct Measured {
     name: String,
     algorithm: Option<Algorithm>,
+    is_peer: bool,
     /// Microseconds of the server per decision, one for each round.
     cpu: Vec<f64>,
     /// Decisions per second, one for each round.
@@ -52,6 +52,7 @@ fn measure(contenders: &[Contender], effort: &Effort) -> Vec<Measured> {
     let fresh = |contender: &Contender| Measured {
         name: contender.name.clone(),
         algorithm: contender.algorithm,
+        is_peer: contender.is_peer,
         cpu: Vec::new(),
         rate: Vec::new(),
         decisions: 0,
@@ -85,7 +86,8 @@ impl Measured {
 
     /// The script that people would use instead, if it was measured.
     fn plain<'a>(&self, results: &'a [Self]) -> Option<&'a Self> {
-        find(results, plain::instead_of(self.algorithm?)?.name)
+        let script = plain::instead_of(self.algorithm?)?;
+        results.iter().find(|result| result.name == script.name)
     }
 
     fn print(&self, results: &[Self]) {
@@ -101,10 +103,6 @@ impl Measured {
     }
 }
 
-fn find<'a>(results: &'a [Measured], name: &str) -> Option<&'a Measured> {
-    results.iter().find(|result| result.name == name)
-}
-
 fn bars(results: &[Measured]) -> Vec<Bar> {
     let mut bars = Vec::new();
     let ours: Vec<_> = results.iter().filter_map(|result| Some((result.algorithm?, result))).collect();
@@ -117,17 +115,17 @@ fn bars(results: &[Measured]) -> Vec<Bar> {
             figures: vec![(String::new(), median(&result.cpu) / median(&plain.cpu))],
         }));
     }
-    if let Some(peer) = find(results, TRYPEMA) {
+    for peer in results.iter().filter(|result| result.is_peer) {
         let figures = |ratio: fn(&Measured, &Measured) -> f64| {
             ours.iter().map(|(algorithm, result)| (algorithm.to_string(), ratio(result, peer))).collect()
         };
         bars.push(Bar {
-            claim: format!("redis CPU: each of ours / {TRYPEMA}"),
+            claim: format!("redis CPU: each of ours / {}", peer.name),
             ceiling: 1.0,
             figures: figures(|ours, theirs| median(&ours.cpu) / median(&theirs.cpu)),
         });
         bars.push(Bar {
-            claim: format!("redis time per decision: each of ours / {TRYPEMA}"),
+            claim: format!("redis time per decision: each of ours / {}", peer.name),
             ceiling: 1.0,
             figures: figures(|ours, theirs| median(&theirs.rate) / median(&ours.rate)),
         });

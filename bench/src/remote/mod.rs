@@ -24,7 +24,7 @@ use tokio::{
     time::interval,
 };
 
-use self::contenders::Subject;
+pub use self::contenders::{Answer, Contender, Subject};
 use crate::cases::SEED;
 
 /// How much is measured.
@@ -56,7 +56,7 @@ const WORKERS: usize = 2;
 const PIPELINE: usize = 2 * CALLERS;
 
 /// A server, and a client with its callers.
-struct Site {
+pub struct Site {
     server: Server,
     runtime: Runtime,
     keys: Arc<[String]>,
@@ -84,13 +84,19 @@ impl Site {
         Self { server: Server::start(), runtime, keys }
     }
 
+    /// Where the server is.
+    pub fn url(&self) -> String {
+        self.server.url()
+    }
+
     /// A client that does not hold back small packets.
     fn client(&self) -> Client {
-        let info = self.server.url().into_connection_info().expect("the server knows its URL");
+        let info = self.url().into_connection_info().expect("the server knows its URL");
         Client::open(info.set_tcp_settings(TcpSettings::default().set_nodelay(true))).expect("the server knows its URL")
     }
 
-    fn wait<F: Future>(&self, future: F) -> F::Output {
+    /// Waits, in the runtime of the callers.
+    pub fn wait<F: Future>(&self, future: F) -> F::Output {
         self.runtime.block_on(future)
     }
 

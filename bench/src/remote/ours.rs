@@ -42,7 +42,7 @@ fn policy(algorithm: Algorithm, quota: Quota) -> Builder {
 }
 
 fn store(site: &Site) -> Redis {
-    Redis::new(&site.server.url()).expect("the server knows its URL").deadline(DEADLINE)
+    Redis::new(&site.url()).expect("the server knows its URL").deadline(DEADLINE)
 }
 
 /// Returns when there is a connection: hits before that would be decided without the store.
