@@ -64,7 +64,7 @@ pub(crate) struct Contender {
 
 /// Ours in the order of the registry, then the peers.
 pub(crate) fn contenders() -> Vec<Contender> {
-    let ours = Algorithm::ALL.iter().map(|&algorithm| Contender {
+    let ours = Algorithm::RATES.iter().map(|&algorithm| Contender {
         name: format!("tidegate {algorithm}"),
         algorithm: Some(algorithm),
         build: Box::new(move || Box::new(tidegate(algorithm))),

@@ -95,7 +95,7 @@ pub(crate) fn bars(contenders: &[Contender], results: &[Measured]) -> Vec<Bar> {
         bar(Algorithm::Gcra, GOVERNOR, 0.5, Some(Spread::Zipf)),
         bar(Algorithm::SlidingWindow, GOVERNOR, 1.0, None),
     ];
-    for &algorithm in Algorithm::ALL {
+    for &algorithm in Algorithm::RATES {
         bars.extend([THROTTLECRAB, LIMITADOR].map(|peer| bar(algorithm, peer, 1.0, None)));
     }
     // A filter can leave nothing to hold a bar to.

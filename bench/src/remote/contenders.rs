@@ -50,7 +50,7 @@ impl Contender {
 
 /// Ours in the order of the registry, then the scripts, then the peer that is always there.
 pub(crate) fn contenders() -> Vec<Contender> {
-    let ours = Algorithm::ALL.iter().map(|&algorithm| {
+    let ours = Algorithm::RATES.iter().map(|&algorithm| {
         contender(format!("tidegate {algorithm}"), Some(algorithm), move |site, quota| ours::asking(site, algorithm, quota))
     });
     let scripts = SCRIPTS

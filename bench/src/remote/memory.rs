@@ -29,7 +29,7 @@ type Connect = Box<dyn Fn(&Site, Quota, &ManualClock) -> Arc<dyn Subject>>;
 pub(crate) fn run(effort: &Effort, filter: &str) -> Vec<Bar> {
     // The script goes by the server's clock alone; its members take the same at any time.
     let plain: Connect = Box::new(|site, quota, _| Arc::new(Plain::connect(site, plain::LOG, quota)));
-    let ours = Algorithm::ALL.iter().map(|&algorithm| {
+    let ours = Algorithm::RATES.iter().map(|&algorithm| {
         let connect: Connect = Box::new(move |site, quota, clock| ours::asking_by(clock.clone(), site, algorithm, quota));
         (format!("tidegate {algorithm}"), Some(algorithm), connect)
     });

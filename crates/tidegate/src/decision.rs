@@ -90,7 +90,10 @@ impl Decision {
     /// nothing where nothing was charged or where it was taken before.
     pub fn take_receipt(&mut self) -> Option<Receipt> {
         // What several keys share is not one key's to give back.
-        let charged = self.records().filter(|record| record.answer.charged.cost > 0 && record.answer.source != Source::Overflow);
+        // A lease is released by its name.
+        let charged = self.records().filter(|Record { answer, label, .. }| {
+            answer.charged.cost > 0 && answer.source != Source::Overflow && label.algorithm != Algorithm::Concurrency
+        });
         let proof = |Record { ask, answer, label, .. }: &Record| Charged {
             policy: label.name().to_owned(),
             algorithm: label.algorithm,

@@ -2,6 +2,8 @@
 
 use smallvec::SmallVec;
 
+use crate::lease::LEASE;
+
 /// One request to be decided: named attributes, and a cost that is 1 unless set.
 ///
 /// ```
@@ -52,6 +54,23 @@ impl<'a> Hit<'a> {
     #[must_use]
     pub fn cost(self, cost: u64) -> Self {
         Self { cost, ..self }
+    }
+
+    /// Names the lease that policies of [`concurrency`](crate::Policy::concurrency) give: any bytes that nobody else uses for this key at
+    /// the time. It is an attribute, `lease`. Asking again for a lease that is held takes no other place.
+    #[inline]
+    #[must_use]
+    pub fn lease(self, id: &'a (impl AsRef<[u8]> + ?Sized)) -> Self {
+        self.attribute(LEASE, id)
+    }
+
+    /// The same with this lease, unless it has one.
+    pub(crate) fn leased<'b>(&self, id: &'b [u8]) -> Hit<'b>
+    where
+        'a: 'b,
+    {
+        let hit = Hit { first: self.first, more: self.more.iter().copied().collect(), cost: self.cost };
+        if hit.get(LEASE).is_some() { hit } else { hit.lease(id) }
     }
 
     #[inline]

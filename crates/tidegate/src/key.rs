@@ -217,6 +217,11 @@ impl Digester {
     pub(crate) fn new(secret: &[u8]) -> Self {
         Self(blake3::derive_key("tidegate 2026 key digest v1", secret))
     }
+
+    /// A number that stands for some bytes.
+    pub(crate) fn number(&self, bytes: &[u8]) -> u64 {
+        word(blake3::keyed_hash(&self.0, bytes).as_bytes(), 0)
+    }
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! A rate limiter to embed: six algorithms behind one contract, several policies per request, decisions that explain
+//! A rate limiter to embed: seven algorithms behind one contract, several policies per request, decisions that explain
 //! themselves. In memory it is synchronous, without a runtime or a background thread; with the feature `redis` the same
 //! policies decide for every machine, on Redis or Valkey.
 //!
@@ -106,6 +106,12 @@
 //! assert_eq!(tokens.remaining("tenant-7"), Some(98_750));
 //! ```
 //!
+//! # How many at once
+//!
+//! A policy of [`concurrency`](Policy::concurrency) counts what is under way, not what has come. It stands beside rates in one set,
+//! all or nothing. [`hold`](Limiter::hold) gives a guard; whoever cannot keep one names the lease, and
+//! [renews](Limiter::renew) or [releases](Limiter::release) it by that name, from anywhere.
+//!
 //! # While serving
 //!
 //! [`configure`](Limiter::configure) replaces the policies and [`set_quota`](Limiter::set_quota) one quota; what was counted
@@ -152,6 +158,7 @@
 //! | [`FixedWindow`](Algorithm::FixedWindow) | at most the limit per window since the epoch, twice that across a boundary |
 //! | [`TokenBucket`](Algorithm::TokenBucket) | a burst, then exactly the rate |
 //! | [`Gcra`](Algorithm::Gcra) | a burst, then evenly spaced; the smallest state |
+//! | [`Concurrency`](Algorithm::Concurrency) | never more than the limit at once; who dies frees its lease when that ends |
 //!
 //! A clock that steps back admits nothing extra; one that is far off locks nobody out and costs at most one capacity.
 
@@ -166,6 +173,7 @@ mod hit;
 mod inspection;
 mod key;
 mod label;
+mod lease;
 mod limiter;
 mod policy;
 mod quota;
@@ -181,6 +189,7 @@ pub use decision::{Decision, Outcome};
 pub use error::{ConfigError, QuotaError, ReceiptError, StoreError};
 pub use hit::Hit;
 pub use inspection::{Entry, Inspection};
+pub use lease::Held;
 pub use limiter::{Limiter, Usage};
 pub use policy::{Condition, Mode, Network, NetworkError, OnStoreError, Override, Policy};
 pub use quota::Quota;

@@ -61,6 +61,16 @@ impl Policy {
         }
     }
 
+    /// A policy of the algorithm `concurrency`: at most `limit` leases at once for each key, each of which ends after `time_to_live` unless
+    /// it is renewed. Whatever a hit costs, it takes one.
+    ///
+    /// # Panics
+    /// When the limit is 0 or above [`Quota::MAX`], or the time not within the bounds of a window.
+    pub fn concurrency(name: impl Into<String>, limit: u64, time_to_live: Duration) -> Self {
+        let quota = Quota::new(limit, time_to_live).unwrap_or_else(|error| panic!("{error}"));
+        Self::new(name, quota).algorithm(Algorithm::Concurrency)
+    }
+
     /// The attributes whose values, together, make the key. The policy applies to hits that have all of them; with
     /// none, all hits share one key.
     #[must_use]

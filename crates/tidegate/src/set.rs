@@ -14,6 +14,7 @@ use crate::{
     error::{ConfigError, QuotaError},
     key::{Digester, Key},
     label::Label,
+    lease,
     receipt::Charged,
     store::{Amendment, Answer, Ask, Record, memory::Table},
     top::Denials,
@@ -215,7 +216,7 @@ impl Prepared {
     fn with(policy: Policy, (table, denials): (Table, Arc<Denials>), current: Era, era: u16, past: Vec<Arc<Era>>) -> Self {
         let plain = policy.conditions.is_empty() && policy.overrides.is_empty();
         let simple = match policy.key.as_slice() {
-            [attribute] if plain => Some(attribute.as_str().into()),
+            [attribute] if plain && policy.algorithm != Algorithm::Concurrency => Some(attribute.as_str().into()),
             _ => None,
         };
         Self { simple, enforced: policy.mode == Mode::Enforce, policy: Arc::new(policy), table, denials, current, era, past }
@@ -303,7 +304,12 @@ impl Prepared {
                 }
             }
         };
-        self.treat(index, key, self.policy.weigh(hit.total()))
+        let cost = match self.policy.weigh(hit.total()) {
+            0 => 0,
+            _ if self.policy.algorithm == Algorithm::Concurrency => lease::number(hit, digester),
+            cost => cost,
+        };
+        self.treat(index, key, cost)
     }
 
     pub(crate) fn treat(&self, index: u16, key: Key, cost: u64) -> Stance {

@@ -3,6 +3,7 @@
 //!
 //! All times are epoch microseconds, all spans microseconds, all costs below 2^53.
 
+mod concurrency;
 mod fixed_window;
 mod gcra;
 mod sliding_counter;
@@ -16,6 +17,9 @@ use crate::{Quota, error::QuotaError};
 
 /// The state of one key under one algorithm. `Default` is *no state*: what a key that was never seen has.
 pub(crate) trait State: Default + Clone + Send + 'static {
+    /// Whether a store that is full may forget it while it counts.
+    const EVICTABLE: bool = true;
+
     /// What a hit of `cost` at `now` would get. Changes nothing; what has expired is skipped, not purged.
     fn evaluate(&self, plan: &Plan, now: u64, cost: u64) -> Evaluation;
 
@@ -36,6 +40,11 @@ pub(crate) trait State: Default + Clone + Send + 'static {
 
     /// What is stored, for people to see.
     fn inspect(&self) -> Stored;
+
+    /// `concurrency`: whether a lease is held.
+    fn holds(&self, _now: u64, _lease: u64) -> bool {
+        false
+    }
 
     /// Bytes held outside the state itself.
     fn heap_bytes(&self) -> usize {
@@ -203,11 +212,14 @@ macro_rules! registry {
             TokenBucket "token-bucket" "token_bucket.lua" $crate::algorithm::Bucket,
             /// One number per key: a burst, then requests spaced evenly.
             Gcra "gcra" "gcra.lua" $crate::algorithm::Arrival,
+            /// How many at once: leases that are released, or end by themselves after the window of the quota.
+            Concurrency "concurrency" "concurrency.lua" $crate::algorithm::Leases,
         }
     };
 }
 pub(crate) use registry;
 
+pub(crate) use concurrency::Leases;
 pub(crate) use fixed_window::Window;
 pub(crate) use gcra::Arrival;
 pub(crate) use sliding_counter::Buckets;
@@ -248,6 +260,9 @@ macro_rules! algorithms {
 
             /// Every algorithm.
             pub const ALL: &[Self] = &[$(Self::$variant,)*];
+
+            /// Those that limit how much comes in a time: all but the last, which limits how much is there at once.
+            pub const RATES: &[Self] = Self::ALL.split_last().expect("there are some").1;
 
             /// The name in configuration, metrics and docs.
             pub const fn name(self) -> &'static str {

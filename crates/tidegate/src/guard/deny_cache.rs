@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use crate::{
+    Algorithm,
     algorithm::Verdict,
     key::Key,
     set::PolicySet,
@@ -113,13 +114,15 @@ impl DenyCache {
         if self.freshness == 0 || generation != self.generation() {
             return;
         }
-        for Record { ask, answer, .. } in records {
+        for Record { ask, answer, label, .. } in records {
             let wait = match answer.verdict {
                 Verdict::Denied { retry_after } => retry_after,
                 Verdict::Never => u64::MAX,
                 Verdict::Allowed => continue,
             };
-            if ask.enforced && ask.cost > 0 && answer.source == Source::Store {
+            // A lease can be released at any time.
+            let lasts = label.algorithm != Algorithm::Concurrency;
+            if lasts && ask.enforced && ask.cost > 0 && answer.source == Source::Store {
                 let until = asked.saturating_add(wait.min(self.freshness));
                 self.remember(id(set, ask), Denied { cost: ask.cost, answer: *answer, asked, answered, until });
             }

@@ -8,11 +8,12 @@ pub(crate) mod redis;
 use smallvec::SmallVec;
 
 use crate::{
-    Decision, Hit, Limiter, Ranked, Receipt,
+    Algorithm, Decision, Hit, Limiter, Ranked, Receipt,
     algorithm::{Charge, Stored, Verdict},
     error::ConfigError,
     key::{Digester, Key},
     label::Label,
+    lease::Lease,
     set::{PolicySet, Stance},
 };
 
@@ -50,6 +51,14 @@ pub trait Store: Sized + Send + Sync + 'static {
     /// Corrects what a receipt proves to `actual`; nothing: takes it back whole.
     #[doc(hidden)]
     fn amend(limiter: &Limiter<Self>, receipt: Receipt, actual: Option<u64>) -> Self::Reply<Decision>;
+
+    /// Renews leases, or releases them. Answers whether all are held that were to be renewed, or any that was to be released.
+    #[doc(hidden)]
+    fn lease(limiter: &Limiter<Self>, leases: Vec<Lease>, renews: bool) -> Self::Reply<bool>;
+
+    /// Releases leases, and tells nobody.
+    #[doc(hidden)]
+    fn let_go(limiter: &Limiter<Self>, leases: Vec<Lease>);
 
     /// What is stored for a key, and for how long yet, in microseconds.
     #[doc(hidden)]
@@ -167,6 +176,14 @@ impl Question {
             }
         }
         question
+    }
+
+    /// What is left of it where it is to be decided so: to record a cost takes no lease.
+    pub(crate) fn asked_to(mut self, intent: Intent, set: &PolicySet) -> Self {
+        if intent == Intent::Charge {
+            self.asks.retain(|ask| set.policies[usize::from(ask.policy)].policy.algorithm != Algorithm::Concurrency);
+        }
+        self
     }
 
     /// Whether the hit is denied whatever the asks are answered.

@@ -145,7 +145,7 @@ fn a_foreign_type_at_one_key_fails_alone() {
     let _turn = together();
     let bench = Bench::new();
     let mut tried = 0;
-    for algorithm in Algorithm::ALL {
+    for algorithm in Algorithm::RATES {
         let own = bench.own_type(*algorithm);
         for (foreign, command, words) in TYPES.iter().filter(|(foreign, ..)| *foreign != own) {
             tried += 1;
@@ -163,7 +163,7 @@ fn a_foreign_type_at_one_key_fails_alone() {
 fn garbage_at_one_key_fails_alone() {
     let _turn = together();
     let bench = Bench::new();
-    for algorithm in Algorithm::ALL {
+    for algorithm in Algorithm::RATES {
         bench.spoiled(*algorithm, "garbage", Some("ERR"), |key| match bench.own_type(*algorithm).as_str() {
             "string" => drop(bench.run(redis::cmd("SET").arg(key).arg("garbage"))),
             "list" => drop(bench.run(redis::cmd("LSET").arg(key).arg(-1).arg("garbage"))),
@@ -191,7 +191,7 @@ fn damage_at_one_key_stays_there() {
     println!("damage: seed {seed}");
     let mut draw = Draw(seed);
     let mut spread = Vec::new();
-    for algorithm in Algorithm::ALL {
+    for algorithm in Algorithm::RATES {
         let own = bench.own_type(*algorithm);
         let (prefix, limiter, _) = bench.limiters(*algorithm);
         for kind in 0..DAMAGES {
@@ -271,7 +271,7 @@ fn scripts_flushed_in_a_loop() {
     const LIMIT: u64 = 100;
     let _turn = together();
     let (server, runtime) = (Server::start(), Runtime::new().unwrap());
-    for algorithm in Algorithm::ALL {
+    for algorithm in Algorithm::RATES {
         let policy = Policy::new("default", Quota::per_day(LIMIT)).algorithm(*algorithm);
         let limiter = limiter(&runtime, patient(&server.url()).prefix(algorithm.name()), [policy]);
         let mut admitted = 0;
@@ -304,7 +304,7 @@ fn data_flushed_in_a_loop() {
     let _turn = together();
     let (server, runtime) = (Server::start(), Runtime::new().unwrap());
     let policy = |algorithm: &Algorithm| Policy::new(algorithm.name(), Quota::per_hour(20)).algorithm(*algorithm);
-    let limiter = limiter(&runtime, patient(&server.url()), Algorithm::ALL.iter().map(policy));
+    let limiter = limiter(&runtime, patient(&server.url()), Algorithm::RATES.iter().map(policy));
     let mut admitted = 0;
     let flushes = meanwhile(&server, &["FLUSHALL"], || {
         let caller = |number: usize| {

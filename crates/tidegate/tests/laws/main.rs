@@ -9,6 +9,8 @@ mod cases;
 mod contract;
 mod exact;
 mod keys;
+mod lease_model;
+mod leases;
 mod memory;
 mod model;
 mod policies;

@@ -28,7 +28,7 @@ pub(crate) fn for_every_algorithm(test: impl Fn(Algorithm)) {
         }
         fails
     };
-    let failed: Vec<&Algorithm> = Algorithm::ALL.iter().filter(fails).collect();
+    let failed: Vec<&Algorithm> = Algorithm::RATES.iter().filter(fails).collect();
     assert!(failed.is_empty(), "fails for {failed:?}, for each as told above");
 }
 

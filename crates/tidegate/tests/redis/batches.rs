@@ -52,7 +52,7 @@ async fn what_comes_together_goes_together_and_what_comes_alone_goes_alone() {
 async fn a_dropped_future_shifts_nobodys_answer() {
     const KEYS: u64 = 60;
     let server = Server::start();
-    for algorithm in Algorithm::ALL {
+    for algorithm in Algorithm::RATES {
         let policy = Policy::new("requests", Quota::per_day(100_000)).algorithm(*algorithm);
         let builder = Limiter::builder().policy(policy).clock(ManualClock::default());
         let limiter = connected(builder.store(patient(&server.url()))).await;
@@ -86,7 +86,7 @@ async fn a_dropped_future_shifts_nobodys_answer() {
 async fn hits_under_many_policies_go_together() {
     const POLICIES: usize = 100;
     let server = Server::start();
-    let algorithm = |index: usize| Algorithm::ALL[index % Algorithm::ALL.len()];
+    let algorithm = |index: usize| Algorithm::RATES[index % Algorithm::RATES.len()];
     let policy =
         |index: usize| Policy::new(format!("policy-{index}"), Quota::per_day(50 + index as u64)).algorithm(algorithm(index));
     let builder = Limiter::builder().policies((0..POLICIES).map(policy)).clock(ManualClock::default());
@@ -107,7 +107,7 @@ async fn a_storm_on_one_key_admits_exactly_the_limit() {
     const LIMIT: u64 = 777;
     avoid_midnight();
     let server = Server::start();
-    for algorithm in Algorithm::ALL {
+    for algorithm in Algorithm::RATES {
         let mut tasks = JoinSet::new();
         for _ in 0..LIMITERS {
             let limiter = limiter(&server, *algorithm, LIMIT).await;
@@ -134,7 +134,7 @@ async fn ten_thousand_at_once_through_one_limiter_are_all_decided_by_the_store()
 async fn all_that_comes_in_one_microsecond_counts() {
     const LIMIT: u64 = 3_000;
     let server = Server::start();
-    for algorithm in Algorithm::ALL {
+    for algorithm in Algorithm::RATES {
         let clock = ManualClock::default();
         let window = Duration::from_secs(10);
         let policy = Policy::new("requests", Quota::new(LIMIT, window).unwrap()).algorithm(*algorithm);

@@ -57,7 +57,7 @@ impl Users {
 #[tokio::test]
 async fn allows_the_first_n_and_blocks_the_one_after() {
     let server = Server::start();
-    for algorithm in Algorithm::ALL {
+    for algorithm in Algorithm::RATES {
         let users = Users::new(&server, *algorithm, per_window(5)).await;
         assert_eq!(users.admitted("a", 5).await, 5, "{algorithm}");
         let denied = users.check("a").await;
@@ -69,7 +69,7 @@ async fn allows_the_first_n_and_blocks_the_one_after() {
 #[tokio::test]
 async fn allows_again_after_the_window() {
     let server = Server::start();
-    for algorithm in Algorithm::ALL {
+    for algorithm in Algorithm::RATES {
         let users = Users::new(&server, *algorithm, per_window(5)).await;
         assert_eq!(users.admitted("a", 6).await, 5, "{algorithm}");
         // The estimate of a counter fades for a second window.
@@ -84,7 +84,7 @@ async fn allows_again_after_the_window() {
 #[tokio::test]
 async fn allows_again_after_the_wait_that_was_told_and_not_before() {
     let server = Server::start();
-    for algorithm in Algorithm::ALL {
+    for algorithm in Algorithm::RATES {
         let users = Users::new(&server, *algorithm, per_window(5)).await;
         for _ in 0..20 {
             users.clock.advance(Duration::from_millis(1300));
@@ -101,7 +101,7 @@ async fn allows_again_after_the_wait_that_was_told_and_not_before() {
 #[tokio::test]
 async fn remaining_counts_down() {
     let server = Server::start();
-    for algorithm in Algorithm::ALL {
+    for algorithm in Algorithm::RATES {
         let users = Users::new(&server, *algorithm, per_window(3)).await;
         for left in [2, 1, 0, 0] {
             let told = users.check("a").await.remaining();
@@ -113,7 +113,7 @@ async fn remaining_counts_down() {
 #[tokio::test]
 async fn reset_restores_the_full_quota() {
     let server = Server::start();
-    for algorithm in Algorithm::ALL {
+    for algorithm in Algorithm::RATES {
         let users = Users::new(&server, *algorithm, per_window(5)).await;
         assert_eq!(users.admitted("a", 6).await, 5, "{algorithm}");
         assert_eq!(users.admitted("b", 3).await, 3, "{algorithm}");
@@ -128,7 +128,7 @@ async fn reset_restores_the_full_quota() {
 fn four_threads_never_exceed_the_maximum() {
     let server = Server::start();
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    for algorithm in Algorithm::ALL {
+    for algorithm in Algorithm::RATES {
         let users = runtime.block_on(Users::new(&server, *algorithm, per_window(100)));
         for round in 0..3 {
             let user = format!("user-{round}");
@@ -144,7 +144,7 @@ fn four_threads_never_exceed_the_maximum() {
 #[tokio::test]
 async fn reconfiguring_applies_to_users_already_counted() {
     let server = Server::start();
-    for algorithm in Algorithm::ALL {
+    for algorithm in Algorithm::RATES {
         let users = Users::new(&server, *algorithm, per_window(5)).await;
         assert_eq!(users.admitted("a", 5).await, 5, "{algorithm}");
         users.limiter.set_quota(POLICY, per_window(7)).unwrap();
@@ -166,7 +166,7 @@ async fn reconfiguring_applies_to_users_already_counted() {
 #[tokio::test]
 async fn users_are_isolated() {
     let server = Server::start();
-    for algorithm in Algorithm::ALL {
+    for algorithm in Algorithm::RATES {
         let users = Users::new(&server, *algorithm, per_window(5)).await;
         assert_eq!(users.admitted("a", 6).await, 5, "{algorithm}");
         assert_eq!(users.remaining("b").await, 5, "{algorithm}");
@@ -188,7 +188,7 @@ fn extremes() -> impl Iterator<Item = (Algorithm, Quota)> {
     let windows = [Quota::MIN_WINDOW, Duration::from_secs(60), Quota::MAX_WINDOW];
     let limits = [1, 2, 1_000_000, Quota::MAX - 1, Quota::MAX];
     let quotas = windows.into_iter().flat_map(move |window| limits.map(|limit| Quota::new(limit, window).unwrap()));
-    quotas.flat_map(|quota| Algorithm::ALL.iter().map(move |algorithm| (*algorithm, quota)))
+    quotas.flat_map(|quota| Algorithm::RATES.iter().map(move |algorithm| (*algorithm, quota)))
 }
 
 /// Numbers at the edge of what Lua can count: as in memory.
@@ -275,7 +275,7 @@ async fn the_highest_charge_is_refunded() {
 #[tokio::test]
 async fn another_process_with_another_limit_sees_what_was_counted() {
     let server = Server::start();
-    for algorithm in Algorithm::ALL {
+    for algorithm in Algorithm::RATES {
         let users = Users::new(&server, *algorithm, per_window(5)).await;
         assert_eq!(users.admitted("a", 6).await, 5, "{algorithm}");
         let raised = Users::at(&server, *algorithm, per_window(8), &users.clock).await;
@@ -303,7 +303,7 @@ fn others() -> Vec<Quota> {
 #[tokio::test]
 async fn another_process_converts_what_was_counted() {
     let server = Server::start();
-    for algorithm in Algorithm::ALL {
+    for algorithm in Algorithm::RATES {
         for quota in others() {
             for late in [0, 1, 3_700, 9_999, 10_000, 17_000, 21_000] {
                 redis::cmd("FLUSHALL").exec(&mut server.connection()).unwrap();
@@ -331,7 +331,7 @@ async fn another_process_converts_what_was_counted() {
 async fn another_process_keeps_what_it_told() {
     let server = Server::start();
     let mut broken = Vec::new();
-    for algorithm in Algorithm::ALL {
+    for algorithm in Algorithm::RATES {
         for quota in others() {
             redis::cmd("FLUSHALL").exec(&mut server.connection()).unwrap();
             let users = Users::new(&server, *algorithm, per_window(6)).await;
@@ -361,7 +361,7 @@ async fn another_process_keeps_what_it_told() {
 async fn what_a_lagging_instance_charges_is_seen_by_the_others() {
     let server = Server::start();
     let mut broken = Vec::new();
-    for algorithm in Algorithm::ALL {
+    for algorithm in Algorithm::RATES {
         for quota in others() {
             redis::cmd("FLUSHALL").exec(&mut server.connection()).unwrap();
             let lagging = Users::new(&server, *algorithm, per_window(6)).await;

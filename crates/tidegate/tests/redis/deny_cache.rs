@@ -52,7 +52,7 @@ fn told(decision: Result<Decision, StoreError>) -> (Source, Option<Duration>) {
 #[tokio::test]
 async fn a_denial_is_remembered_while_it_is_fresh() {
     let server = Server::start();
-    for algorithm in Algorithm::ALL {
+    for algorithm in Algorithm::RATES {
         let (limiter, clock) = exhausted(&server, &[policy(*algorithm)], FRESHNESS).await;
         let first = limiter.check("id").await.unwrap();
         let reset = first.strictest().unwrap().reset_after();
@@ -80,7 +80,7 @@ async fn a_denial_is_remembered_while_it_is_fresh() {
 #[tokio::test]
 async fn a_denial_is_forgotten_at_the_end_of_its_wait() {
     let server = Server::start();
-    for algorithm in Algorithm::ALL {
+    for algorithm in Algorithm::RATES {
         let (limiter, clock) = exhausted(&server, &[policy(*algorithm)], Duration::from_secs(60)).await;
         let (Source::Store, Some(wait)) = told(limiter.check("id").await) else { panic!("{algorithm}: denied") };
         clock.advance(wait - TICK);
@@ -94,7 +94,7 @@ async fn a_denial_is_forgotten_at_the_end_of_its_wait() {
 #[tokio::test]
 async fn a_cost_that_never_fits_is_remembered_as_such() {
     let server = Server::start();
-    for algorithm in Algorithm::ALL {
+    for algorithm in Algorithm::RATES {
         let (limiter, clock) = exhausted(&server, &[policy(*algorithm)], FRESHNESS).await;
         for source in [Source::Store, Source::DenyCache, Source::DenyCache] {
             let decision = limiter.check_n("id", 6).await.unwrap();
@@ -169,7 +169,7 @@ async fn a_fifth_cost_has_its_own_wait() {
 #[tokio::test]
 async fn a_reset_and_a_refund_are_seen_at_once() {
     let server = Server::start();
-    for algorithm in Algorithm::ALL {
+    for algorithm in Algorithm::RATES {
         let (limiter, clock) = exhausted(&server, &[policy(*algorithm)], FRESHNESS).await;
         let _ = told(limiter.check("id").await);
         assert_eq!(told(limiter.check("id").await).0, Source::DenyCache, "{algorithm}");
@@ -192,7 +192,7 @@ async fn a_reset_and_a_refund_are_seen_at_once() {
 #[tokio::test]
 async fn a_reset_elsewhere_is_seen_when_the_denial_is_no_longer_fresh() {
     let server = Server::start();
-    for algorithm in Algorithm::ALL {
+    for algorithm in Algorithm::RATES {
         let policies = [policy(*algorithm)];
         let (limiter, clock) = exhausted(&server, &policies, FRESHNESS).await;
         let other = beside(&server, &policies, FRESHNESS, &clock).await;
@@ -208,7 +208,7 @@ async fn a_reset_elsewhere_is_seen_when_the_denial_is_no_longer_fresh() {
 #[tokio::test]
 async fn other_quotas_clear_it() {
     let server = Server::start();
-    for algorithm in Algorithm::ALL {
+    for algorithm in Algorithm::RATES {
         let (limiter, _) = exhausted(&server, &[policy(*algorithm)], FRESHNESS).await;
         let _ = told(limiter.check("id").await);
         assert_eq!(told(limiter.check("id").await).0, Source::DenyCache, "{algorithm}");
@@ -236,7 +236,7 @@ async fn shadow_policies_are_asked_every_time() {
 #[tokio::test]
 async fn a_cached_denial_charges_nothing_elsewhere() {
     let server = Server::start();
-    for algorithm in Algorithm::ALL {
+    for algorithm in Algorithm::RATES {
         let wide = |name| Policy::new(name, Quota::new(100, WINDOW).unwrap()).algorithm(*algorithm);
         let policies =
             [wide("per-ip").key(["ip"]), policy(*algorithm), wide("watched").key(["ip"]).shadow(), wide("other").key(["other"])];
@@ -263,7 +263,7 @@ async fn a_cached_denial_charges_nothing_elsewhere() {
 #[tokio::test]
 async fn a_denial_from_the_future_is_not_believed() {
     let server = Server::start();
-    for algorithm in Algorithm::ALL {
+    for algorithm in Algorithm::RATES {
         let (limiter, clock) = exhausted(&server, &[policy(*algorithm)], FRESHNESS).await;
         let _ = told(limiter.check("id").await);
         clock.step_back(TICK);

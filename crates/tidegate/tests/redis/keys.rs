@@ -110,7 +110,7 @@ async fn a_policy_of_other_attributes_or_another_algorithm_starts_anew() {
     let limiter = connected(builder.store(patient(&server.url()))).await;
     let hit = Hit::new().attribute("one", "a").attribute("other", "a").attribute("one,other", "a");
     let attributes = [vec!["one"], vec!["other"], vec!["one", "other"], vec!["other", "one"], vec!["one,other"], vec![]];
-    for algorithm in Algorithm::ALL {
+    for algorithm in Algorithm::RATES {
         for names in &attributes {
             let policy = Policy::new("requests", Quota::per_day(10)).algorithm(*algorithm).key(names.clone());
             limiter.configure([policy]).unwrap();
@@ -122,7 +122,7 @@ async fn a_policy_of_other_attributes_or_another_algorithm_starts_anew() {
             assert_eq!(decision.strictest().unwrap().used(), 2, "{algorithm}, {names:?}");
         }
     }
-    assert_eq!(keys(&mut server.connection()).len(), Algorithm::ALL.len() * attributes.len());
+    assert_eq!(keys(&mut server.connection()).len(), Algorithm::RATES.len() * attributes.len());
 }
 
 #[tokio::test]
@@ -146,7 +146,7 @@ fn tag(name: &str) -> &str {
 async fn all_that_belongs_to_one_id_shares_a_slot() {
     let server = Server::start();
     let policies =
-        || Algorithm::ALL.iter().map(|algorithm| Policy::new(algorithm.name(), Quota::per_day(10)).algorithm(*algorithm));
+        || Algorithm::RATES.iter().map(|algorithm| Policy::new(algorithm.name(), Quota::per_day(10)).algorithm(*algorithm));
     let limiter = connected(Limiter::builder().policies(policies()).store(patient(&server.url()))).await;
     let values = hostile();
     for value in &values {
@@ -160,5 +160,5 @@ async fn all_that_belongs_to_one_id_shares_a_slot() {
     keys(&mut server.connection()).iter().for_each(|name| *tags.entry(tag(name).to_owned()).or_default() += 1);
     assert_eq!(tags.len(), values.len());
     // For each policy the state, the mark of the reset and that of the receipt.
-    assert!(tags.iter().all(|(tag, keys)| !tag.is_empty() && *keys == 3 * Algorithm::ALL.len()), "{tags:?}");
+    assert!(tags.iter().all(|(tag, keys)| !tag.is_empty() && *keys == 3 * Algorithm::RATES.len()), "{tags:?}");
 }

@@ -10,6 +10,9 @@ mod expiry;
 #[path = "../vectors/format.rs"]
 mod format;
 mod keys;
+#[path = "../laws/lease_model.rs"]
+mod lease_model;
+mod leases;
 mod limiters;
 mod processes;
 mod ranking;

@@ -114,7 +114,7 @@ fn processes_share(limit: u64, highest: u64) {
     avoid_midnight();
     let server = Server::start();
     let runtime = Runtime::new().unwrap();
-    for algorithm in Algorithm::ALL {
+    for algorithm in Algorithm::RATES {
         let settings = format!("{} {algorithm} {limit} {highest}", server.url());
         let mut workers: Vec<Worker> = (0..PROCESSES).map(|_| Worker::start(&settings)).collect();
         workers.iter_mut().for_each(|worker| drop(worker.said("worker is ready")));

@@ -19,13 +19,13 @@ const KEY: &str = "user:42";
 
 #[test]
 fn every_algorithm_satisfies_its_table() {
-    let failures: Vec<String> = Algorithm::ALL.iter().flat_map(|algorithm| check(*algorithm)).collect();
+    let failures: Vec<String> = Algorithm::RATES.iter().flat_map(|algorithm| check(*algorithm)).collect();
     assert!(failures.is_empty(), "{} cases fail:\n\n{}", failures.len(), failures.join("\n\n"));
 }
 
 #[test]
 fn names_are_unique_within_a_table() {
-    for algorithm in Algorithm::ALL {
+    for algorithm in Algorithm::RATES {
         let mut seen = HashSet::new();
         for case in &table(*algorithm).cases {
             assert!(seen.insert(case.name.clone()), "{algorithm}: two cases are named `{}`", case.name);

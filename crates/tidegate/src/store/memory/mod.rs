@@ -21,6 +21,7 @@ use crate::{
     algorithm::{Evaluation, Stored, Verdict, registry},
     error::ConfigError,
     key::Key,
+    lease::Lease,
     receipt::Charged,
     set::{PolicySet, Prepared, Stance},
 };
@@ -69,6 +70,16 @@ impl Store for Memory {
     fn amend(limiter: &Limiter, receipt: Receipt, actual: Option<u64>) -> Decision {
         let set = || limiter.inner.set.load_full();
         limiter.inner.store.amend(set, &receipt, actual, limiter.now())
+    }
+
+    fn lease(limiter: &Limiter, leases: Vec<Lease>, renews: bool) -> bool {
+        let set = || limiter.inner.set.load_full();
+        let mut held = leases.iter().map(|lease| limiter.inner.store.lease_one(set, lease, renews, limiter.now()));
+        if renews { !leases.is_empty() && held.all(|held| held) } else { held.fold(false, |any, held| any | held) }
+    }
+
+    fn let_go(limiter: &Limiter, leases: Vec<Lease>) {
+        Self::lease(limiter, leases, false);
     }
 
     fn inspect(limiter: &Limiter, ask: Ask) -> (Stored, u64) {
@@ -121,7 +132,7 @@ impl Limiter {
     fn decide_all(&self, hit: &Hit<'_>, intent: Intent, now: u64) -> Decision {
         loop {
             let set = self.inner.set.load();
-            let question = Question::new(&set, hit, &self.inner.digester);
+            let question = Question::new(&set, hit, &self.inner.digester).asked_to(intent, &set);
             if let Ok(records) = self.inner.store.decide(&set, &question.asks, intent, question.is_barred(), now) {
                 return question.decision(&set, records);
             }
@@ -208,6 +219,17 @@ impl Memory {
             return Ok(());
         }
         prepared.lock(&self.seed, &ask, now).map(|mut slot| slot.amend(&amendment))
+    }
+
+    /// Renews a lease or releases it; false if it is not held. `set`: the newest.
+    pub(crate) fn lease_one(&self, set: impl Fn() -> Arc<PolicySet>, lease: &Lease, renews: bool, now: u64) -> bool {
+        loop {
+            let set = set();
+            let Some(ask) = set.lease(lease) else { return false };
+            if let Ok(mut slot) = set.policies[usize::from(ask.policy)].lock(&self.seed, &ask, now) {
+                return slot.lease(renews);
+            }
+        }
     }
 
     /// Frees what policies of `old` hold that are not in `new`: handles of the limiter may keep the old set for long.
@@ -325,6 +347,12 @@ macro_rules! tables {
             fn amend(&mut self, amendment: &Amendment) {
                 match self {
                     $(Self::$variant(slot) => slot.amend(amendment),)*
+                }
+            }
+
+            fn lease(&mut self, renews: bool) -> bool {
+                match self {
+                    $(Self::$variant(slot) => slot.lease(renews),)*
                 }
             }
         }

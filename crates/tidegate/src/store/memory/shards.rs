@@ -242,6 +242,9 @@ impl<S: State> Shard<S> {
             if state.reset_after(plan, now) == 0 {
                 return Ok(Some(index));
             }
+            if !S::EVICTABLE {
+                continue;
+            }
             let left = plan.capacity.saturating_sub(state.evaluate(plan, now, 0).used);
             let beats = |(_, best_left, best_capacity): &(usize, u64, u64)| {
                 u128::from(left) * u128::from(*best_capacity) > u128::from(*best_left) * u128::from(plan.capacity)
@@ -340,6 +343,18 @@ impl<S: State> Slot<'_, S> {
             Amendment::Refund { at, amount } => self.update(|state| state.refund(plan, now, at, amount)),
             Amendment::Charge { amount } => drop(self.update(|state| state.commit(plan, now, amount))),
         }
+    }
+
+    /// Renews the lease that is asked for, or releases it; false if it is not held.
+    pub(super) fn lease(&mut self, renews: bool) -> bool {
+        let (plan, now, lease) = (self.plan, self.now, self.ask.cost);
+        let holds = self.state().holds(now, lease);
+        if holds && renews {
+            self.update(|state| state.commit(plan, now, lease));
+        } else if holds {
+            self.update(|state| state.refund(plan, now, now, lease));
+        }
+        holds
     }
 
     /// Changes the state where it lives.

@@ -12,7 +12,7 @@
 --   and the charged cost and its time after them. For a hit that failed: -2^54 (7 bytes), then a text and its length (2)
 --   before it.
 
-local CHECK, PEEK, CHARGE, AMEND, RESET, INSPECT = 0, 1, 2, 3, 4, 5
+local CHECK, PEEK, CHARGE, AMEND, RESET, INSPECT, LEASE = 0, 1, 2, 3, 4, 5, 6
 local TAKEN, CHARGED, FAILED = -3, -4, -2 ^ 54
 
 -- The plan that is packed at a position, and the next position. Its `text` is what is written beside states under it: since when it is
@@ -214,6 +214,29 @@ local function rarely()
     reply[pending] = table.concat(parts)
   end
 
+  -- Renews leases, where the flag of an ask is 1, or releases them. The number of an ask: that of the lease. Answers -2 in the place of
+  -- the wait where it is not held.
+  local function lease()
+    for _ = 1, count do
+      local number, renews, lease
+      number, renews, lease, position = unpack('>I2BI7', hits, position)
+      local plan, key = plans[number], KEYS[key_index + 1]
+      local algorithm = whole(plan.algorithm)
+      load(key, plan)
+      algorithm.evaluate(plan, 0)
+      local held = algorithm.holds(lease)
+      if held and renews == 1 then
+        algorithm.commit(plan, lease)
+      elseif held then
+        algorithm.refund(plan, now, lease)
+      end
+      load(key, plan)
+      local used = algorithm.evaluate(plan, 0)
+      answer(held and ALLOWED or NEVER, used, algorithm.reset_after(plan), 0, 0)
+      key_index = key_index + 1
+    end
+  end
+
   local one = { serve = decide, width = 1, bytes = 10 }
   return {
     carry_over = carry_over,
@@ -221,6 +244,7 @@ local function rarely()
     [AMEND] = { serve = amend, width = 3, bytes = 31 },
     [RESET] = { serve = reset, width = 2, bytes = 10 },
     [INSPECT] = { serve = inspect, width = 1, bytes = 10 },
+    [LEASE] = { serve = lease, width = 1, bytes = 10 },
   }
 end
 

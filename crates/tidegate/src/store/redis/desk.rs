@@ -37,6 +37,7 @@ pub(super) enum Verb {
     Amend,
     Reset,
     Inspect,
+    Lease,
 }
 
 impl Verb {
@@ -48,6 +49,7 @@ impl Verb {
             Self::Amend => 3,
             Self::Reset => 4,
             Self::Inspect => 5,
+            Self::Lease => 6,
         }
     }
 }
@@ -108,6 +110,10 @@ impl<'a> Desk<'a> {
             self.line(ask, &["void"], Writer::ask(false, plan.forgotten_at(0, plan.capacity)))
         };
         self.job(Verb::Reset, asks.iter().map(line).collect())
+    }
+
+    pub(super) fn lease(&self, asks: &[Ask], renews: bool) -> Job {
+        self.job(Verb::Lease, asks.iter().map(|ask| self.line(ask, &[], Writer::ask(renews, ask.cost))).collect())
     }
 
     /// The asks for what a receipt proves, and the job that corrects it.

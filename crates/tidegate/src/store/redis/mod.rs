@@ -28,12 +28,13 @@ use self::{
     script::SCHEMA,
     wire::{Answers, Writer},
 };
-use super::{Ask, Intent, Question, Records, Source, Store, memory::Memory};
+use super::{Ask, Asks, Intent, Question, Record, Records, Source, Store, memory::Memory};
 use crate::{
     Algorithm, Decision, Hit, Limiter, Ranked, Receipt,
-    algorithm::Stored,
+    algorithm::{Stored, Verdict},
     error::{ConfigError, StoreError},
     guard::{deny_cache::DenyCache, fallback},
+    lease::Lease,
     limiter::Inner,
     receipt::Origin,
     set::PolicySet,
@@ -246,7 +247,7 @@ impl Store for Redis {
     fn decide(limiter: &Limiter<Self>, hit: &Hit<'_>, intent: Intent) -> Pending<Decision> {
         let inner = Arc::clone(&limiter.inner);
         let set = inner.set.load_full();
-        let question = Question::new(&set, hit, &inner.digester);
+        let question = Question::new(&set, hit, &inner.digester).asked_to(intent, &set);
         let now = inner.clock.now();
         let generation = inner.store.cache.generation();
         let cached = if intent == Intent::Check { inner.store.cache.denials(&set, &question.asks, now) } else { None };
@@ -303,6 +304,37 @@ impl Store for Redis {
             inner.store.cache.forget(&set, &asks);
             Ok(Decision::new(records?))
         })
+    }
+
+    fn lease(limiter: &Limiter<Self>, leases: Vec<Lease>, renews: bool) -> Pending<bool> {
+        let inner = Arc::clone(&limiter.inner);
+        let set = inner.set.load_full();
+        let known: Vec<(Ask, &Lease)> = leases.iter().filter_map(|lease| Some((set.lease(lease)?, lease))).collect();
+        let asks: Asks = known.iter().map(|(ask, _)| *ask).collect();
+        // It is held where it was given: here, if the store did not answer then; there as well, if it did and the answer was lost.
+        let shares = || inner.set.load().local.clone().unwrap_or_else(|| Arc::clone(&set));
+        let here = |lease: &Lease| inner.store.local.lease_one(shares, lease, renews, inner.clock.now());
+        let here: Vec<bool> = known.iter().map(|(_, lease)| here(lease)).collect();
+        let whole = !leases.is_empty() && asks.len() == leases.len();
+        let all_or_any = move |held: &[bool]| if renews { whole && !held.contains(&false) } else { held.contains(&true) };
+        Box::pin(async move {
+            match inner.ask(&set, &asks, |desk| desk.lease(&asks, renews)).await {
+                Ok(there) => {
+                    let is_held = |record: &Record| record.answer.verdict == Verdict::Allowed;
+                    let held: Vec<bool> = here.iter().zip(&there).map(|(here, there)| *here || is_held(there)).collect();
+                    Ok(all_or_any(&held))
+                }
+                Err(_) if all_or_any(&here) => Ok(true),
+                Err(error) => Err(error),
+            }
+        })
+    }
+
+    fn let_go(limiter: &Limiter<Self>, leases: Vec<Lease>) {
+        let released = Self::lease(limiter, leases, false);
+        if let Some(runtime) = limiter.inner.store.runtime.get() {
+            runtime.spawn(released);
+        }
     }
 
     fn inspect(limiter: &Limiter<Self>, ask: Ask) -> Pending<(Stored, u64)> {

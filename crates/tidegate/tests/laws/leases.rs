@@ -1,0 +1,191 @@
+//! `concurrency`: never more leases than the limit, each gone when it is released or over.
+
+use std::{
+    sync::{
+        Arc, Barrier,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    },
+    thread,
+    time::Duration,
+};
+
+use proptest::{
+    prelude::*,
+    test_runner::{Config, TestRunner},
+};
+use tidegate::{Algorithm, Hit, Limiter, ManualClock, Policy, Quota};
+
+use crate::lease_model::{Case, Model, POLICY, Step, Told, answer, case, policy};
+
+const START: u64 = 1_700_000_000_000_000;
+const MINUTE: Duration = Duration::from_secs(60);
+
+fn take(limiter: &Limiter, clock: &ManualClock, step: Step, now: u64) -> Told {
+    clock.set(now);
+    let name = |lease: u8| lease.to_string();
+    match step {
+        Step::Check(Some(lease)) => Told::Stands(answer(&limiter.check(Hit::from("a").lease(&name(lease))))),
+        Step::Check(None) => Told::Stands(answer(&limiter.check("a"))),
+        Step::Peek(lease) => Told::Stands(answer(&limiter.peek(Hit::from("a").lease(&name(lease))))),
+        Step::Renew(lease) => Told::Held(limiter.renew(Hit::from("a").lease(&name(lease)))),
+        Step::Release(lease) => Told::Held(limiter.release(Hit::from("a").lease(&name(lease)))),
+        Step::Reset => {
+            let _ = limiter.reset("a");
+            Told::Nothing
+        }
+        Step::Configure(limit, lives) => {
+            limiter.configure([policy(limit, lives)]).unwrap();
+            Told::Nothing
+        }
+        Step::Wait(_) | Step::Back(_) => Told::Nothing,
+    }
+}
+
+fn agree((limit, lives, steps): Case) -> Result<(), TestCaseError> {
+    let clock = ManualClock::default();
+    clock.set(START);
+    let limiter = Limiter::builder().policy(policy(limit, lives)).clock(clock.clone()).build().unwrap();
+    let mut model = Model::new(START, limit, lives);
+    for (index, step) in steps.iter().enumerate() {
+        let expected = model.take(*step);
+        prop_assert_eq!(take(&limiter, &clock, *step, model.now), expected, "step {} is {:?}", index, step);
+    }
+    Ok(())
+}
+
+#[test]
+fn answers_equal_the_model() {
+    // PROPTEST_CASES and PROPTEST_RNG_SEED set how many and which; the trace that fails is printed.
+    let config = Config { cases: 1_000, failure_persistence: None, ..Config::default() };
+    if let Err(failure) = TestRunner::new(config).run(&case(), agree) {
+        panic!("{failure}");
+    }
+}
+
+fn places(limit: u64) -> Limiter {
+    Limiter::builder().policy(Policy::concurrency(POLICY, limit, MINUTE)).clock(ManualClock::default()).build().unwrap()
+}
+
+#[test]
+fn dropping_what_is_held_frees_its_place() {
+    let limiter = places(2);
+    let (first, second) = (limiter.hold("a"), limiter.hold("a"));
+    assert!(first.is_allowed() && second.is_allowed());
+    let third = limiter.hold("a");
+    assert!(!third.is_allowed());
+    // Who was denied has nothing to release.
+    drop(third);
+    assert_eq!(limiter.remaining("a"), Some(0));
+    drop(first);
+    assert_eq!(limiter.remaining("a"), Some(1));
+    assert!(second.renew());
+    assert!(second.release());
+    assert_eq!(limiter.remaining("a"), Some(2));
+    let _ = limiter.hold("a").into_decision();
+    assert_eq!(limiter.remaining("a"), Some(1));
+}
+
+#[test]
+fn a_lease_outlives_the_policies_it_was_given_under() {
+    let limiter = places(1);
+    let held = limiter.hold("a");
+    let other = Policy::new("other", Quota::per_minute(1)).key(["other"]);
+    limiter.configure([other, Policy::concurrency(POLICY, 1, MINUTE)]).unwrap();
+    assert_eq!(limiter.remaining("a"), Some(0));
+    drop(held);
+    assert_eq!(limiter.remaining("a"), Some(1));
+    let held = limiter.hold("a");
+    limiter.configure([Policy::new(POLICY, Quota::per_minute(5))]).unwrap();
+    // There is nothing of that name to release any more; the rate is not touched.
+    drop(held);
+    assert_eq!(limiter.remaining("a"), Some(5));
+}
+
+/// Rates and leases in one set: all or nothing, whichever of them denies.
+#[test]
+fn with_rates_it_is_all_or_nothing() {
+    for algorithm in Algorithm::RATES {
+        let clock = ManualClock::default();
+        let rate = Policy::new("rate", Quota::per_day(3)).algorithm(*algorithm);
+        let builder = Limiter::builder().policy(rate).policy(Policy::concurrency(POLICY, 2, MINUTE));
+        let limiter = builder.clock(clock.clone()).build().unwrap();
+        let used = || limiter.peek(Hit::from("a").cost(0)).outcomes().map(|outcome| outcome.used()).collect::<Vec<_>>();
+        // Whatever a hit costs, it takes one place.
+        let held = limiter.hold(Hit::from("a").cost(2));
+        assert_eq!(used(), [2, 1], "{algorithm}");
+        let second = limiter.hold("a");
+        assert_eq!(used(), [3, 2], "{algorithm}");
+        // Both deny.
+        assert!(!limiter.hold("a").is_allowed());
+        drop(second);
+        // The rate denies: no place is taken.
+        assert!(!limiter.hold("a").is_allowed());
+        assert_eq!(used(), [3, 1], "{algorithm}");
+        drop(held);
+        // A cost that is recorded takes no place; a receipt gives back what the rate charged.
+        let _ = limiter.reset("a");
+        clock.advance(Duration::from_micros(1));
+        let mut charged = limiter.charge("a");
+        assert_eq!(used(), [1, 0], "{algorithm}");
+        let _ = limiter.refund(charged.take_receipt().unwrap());
+        let mut checked = limiter.check(Hit::from("a").lease("b"));
+        assert_eq!(used(), [1, 1], "{algorithm}");
+        let _ = limiter.refund(checked.take_receipt().unwrap());
+        assert_eq!(used(), [0, 1], "{algorithm}");
+        // The places deny: the rate is not charged.
+        let _other = limiter.hold("a");
+        assert!(!limiter.check("a").is_allowed());
+        assert_eq!(used(), [1, 2], "{algorithm}");
+    }
+}
+
+/// A table that is full gives no place twice.
+#[test]
+fn no_key_with_leases_is_evicted() {
+    let builder = Limiter::builder().policy(Policy::concurrency(POLICY, 2, MINUTE)).max_keys(4);
+    let limiter = builder.clock(ManualClock::default()).build().unwrap();
+    let keys: Vec<String> = (0..4).map(|key| format!("key-{key}")).collect();
+    let _held: Vec<_> = keys.iter().map(|key| limiter.hold(key)).collect();
+    (0..100).for_each(|other| drop(limiter.check(&format!("other-{other}"))));
+    for key in &keys {
+        assert_eq!(limiter.remaining(key), Some(1), "{key}");
+    }
+}
+
+#[test]
+fn threads_never_hold_more_than_the_limit() {
+    const THREADS: usize = 4;
+    const LIMIT: u64 = 3;
+    let limiter = Limiter::builder().policy(Policy::concurrency(POLICY, LIMIT, MINUTE)).build().unwrap();
+    let (inside, most) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let barrier = Arc::new(Barrier::new(THREADS));
+    let work = |_| {
+        let (limiter, inside, most, barrier) = (limiter.clone(), Arc::clone(&inside), Arc::clone(&most), Arc::clone(&barrier));
+        thread::spawn(move || {
+            barrier.wait();
+            let mut entered = 0;
+            for _ in 0..5_000 {
+                let held = limiter.hold("a");
+                if held.is_allowed() {
+                    most.fetch_max(inside.fetch_add(1, SeqCst) + 1, SeqCst);
+                    entered += 1;
+                    thread::yield_now();
+                    inside.fetch_sub(1, SeqCst);
+                }
+            }
+            entered
+        })
+    };
+    let threads: Vec<_> = (0..THREADS).map(work).collect();
+    let entered: u64 = threads.into_iter().map(|thread| thread.join().unwrap()).sum();
+    assert!(entered >= LIMIT && most.load(SeqCst) <= LIMIT, "{entered} entered, {most:?} at once");
+    assert_eq!(limiter.remaining("a"), Some(LIMIT));
+}
+
+#[test]
+fn leases_are_shown_by_when_they_end() {
+    let limiter = places(3);
+    let _held = limiter.hold("a");
+    let shown = limiter.inspect(POLICY, "a").unwrap();
+    assert_eq!((shown.entries.len(), shown.entries[0].cost), (1, 1));
+}
