@@ -72,6 +72,7 @@ function fixed.rarely()
     move(old, since)
     local at = math.max(since, start)
     start = at - at % new.window
+    return used == 0
   end
 
   function fixed.stamp()

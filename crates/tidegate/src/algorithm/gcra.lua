@@ -95,6 +95,7 @@ function gcra.rarely()
   function gcra.convert(old, new, since)
     local owed = mul_div_ceil(backlog_at(old, since), new.interval, old.interval)
     set(new, since, math.min(owed, MAX_REFILL))
+    return owed == 0
   end
 
   -- When it was written is not known exactly.

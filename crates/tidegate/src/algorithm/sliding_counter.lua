@@ -110,6 +110,7 @@ function counter.rarely()
     local at = math.max(since, start)
     current = used_at(old, since)
     start, previous = at - at % new.window, 0
+    return current == 0
   end
 
   function counter.stamp()

@@ -248,6 +248,7 @@ function log.rarely()
     else
       newest = nil
     end
+    return not time
   end
 
   function log.stamp()

@@ -288,6 +288,7 @@ function grains.rarely()
     else
       used = 0
     end
+    return not time
   end
 
   function grains.stamp()

@@ -132,6 +132,7 @@ function bucket.rarely()
       spent, fraction = spent + 1, 0
     end
     spent = payable(new, spent)
+    return spent == 0 and fraction == 0
   end
 
   function bucket.stamp()
@@ -139,10 +140,8 @@ function bucket.rarely()
   end
 
   function bucket.persist(plan)
-    if spent > 0 or fraction > 0 then
-      kept, written = 0, nil
-      save(plan)
-    end
+    kept, written = 0, nil
+    save(plan)
   end
 
   function bucket.inspect()

@@ -35,7 +35,7 @@ const WINDOW: Duration = Duration::from_secs(60);
 
 fn policies() -> Vec<Policy> {
     let policy = |algorithm: &Algorithm| Policy::new(algorithm.name(), Quota::per_minute(5)).algorithm(*algorithm);
-    Algorithm::RATES.iter().map(policy).collect()
+    Algorithm::ALL.iter().map(policy).collect()
 }
 
 /// A limiter with a policy of every algorithm.
@@ -47,7 +47,7 @@ fn limiter(store: Redis) -> Limiter<Redis> {
 async fn serves(store: Redis) -> Limiter<Redis> {
     let limiter = connected(Limiter::builder().policies(policies()).store(store)).await;
     let decision = limiter.check("a").await.unwrap();
-    assert_eq!(sources(&decision), [Source::Store; 6]);
+    assert_eq!(sources(&decision), [Source::Store; 7]);
     assert_eq!(limiter.store().status().fallbacks, 0);
     limiter
 }
@@ -57,7 +57,7 @@ async fn falls_back(store: Redis) -> Limiter<Redis> {
     let limiter = limiter(store);
     for _ in 0..7 {
         let decision = limiter.check("a").await.unwrap();
-        assert_eq!(sources(&decision), [Source::Fallback; 6]);
+        assert_eq!(sources(&decision), [Source::Fallback; 7]);
         assert!(!limiter.store().status().is_up);
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
@@ -157,7 +157,7 @@ async fn a_database_by_its_number() {
     let mut connection = server.connection();
     assert_eq!(keys(&mut connection), [""; 0]);
     redis::cmd("SELECT").arg(7).exec(&mut connection).unwrap();
-    assert_eq!(keys(&mut connection).len(), 6);
+    assert_eq!(keys(&mut connection).len(), 7);
     drop(serves(patient(&format!("{}?db=7", server.unix_url()))).await);
     assert_eq!(limiter.remaining("a").await, Ok(Some(3)));
     // One that there is not.
@@ -278,6 +278,8 @@ async fn verbs(limiter: &Limiter<Redis>, pass: impl AsyncFn(Duration)) -> Result
     let _ = limiter.check("a").await?;
     let _ = limiter.check_n("a", 4).await?;
     let _ = limiter.peek("a").await?;
+    let _ = limiter.renew(Hit::from("a").lease("b")).await?;
+    let _ = limiter.release(Hit::from("a").lease("b")).await?;
     // The last, one in the middle, the first; one by less and one by more.
     for (index, actual) in [(4, 0), (1, 0), (0, 0), (0, 3), (0, 1)] {
         let receipt = receipts.remove(index).unwrap();
@@ -319,7 +321,7 @@ async fn the_user_needs_no_more(server: &Server) {
     let limiter = limiter(as_user(server, IN_URL, ""));
     up(&limiter).await;
     assert_eq!(limiter.store().status().evicts, None);
-    assert_eq!(sources(&limiter.check("b").await.unwrap()), [Source::Store; 6]);
+    assert_eq!(sources(&limiter.check("b").await.unwrap()), [Source::Store; 7]);
 }
 
 #[tokio::test]
@@ -373,6 +375,6 @@ async fn a_user_may_not_touch_another_prefix() {
     let limiter = limiter(as_user(&server, IN_URL, "").prefix("other"));
     up(&limiter).await;
     let decision = limiter.check("a").await.unwrap();
-    assert_eq!(sources(&decision), [Source::Fallback; 6]);
+    assert_eq!(sources(&decision), [Source::Fallback; 7]);
     assert_eq!(keys(&mut server.connection()), [""; 0]);
 }

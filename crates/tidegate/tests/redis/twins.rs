@@ -237,6 +237,23 @@ fn traces_agree(server: &Server) {
     }
 }
 
+/// What was written under a clock that was wrong, and then set right, is gone when the quota changes: also when the clock is where it
+/// was again.
+#[test]
+fn what_a_change_of_quota_found_ahead_of_the_clock_stays_gone() {
+    let server = Server::start();
+    let runtime = Runtime::new().unwrap();
+    let far = 86_858_943;
+    for algorithm in Algorithm::RATES {
+        let quota = |limit, window| Quota::new(limit, Duration::from_micros(window)).unwrap();
+        let mut twins = Twins::new(&server, &runtime, written(&[(*algorithm, quota(3, 1_000))])).unwrap();
+        let change = Step::Reconfigure(quota(1, 60_000_000), false);
+        for step in [Step::Check(2), Step::Rewind(far), change, Step::Advance(far), Step::Check(1)] {
+            twins.take(&step).unwrap_or_else(|problem| panic!("{algorithm}, {step:?}: {problem}"));
+        }
+    }
+}
+
 #[test]
 fn random_traces_agree_on_memory_and_redis() {
     traces_agree(&Server::start());

@@ -61,8 +61,9 @@ local function rarely()
   -- Takes the loaded state through every plan there has been since it was written, each as of its beginning. What was written under
   -- a plan that is not known here changes now, and what was written under an older one after there was a newer one, as of when it was
   -- written: somebody who shares this server has not heard of the change yet. The state is written down as it is then, so that
-  -- it changes once.
-  local function carry_over(plan, written)
+  -- it changes once, and what nothing is left of is gone, whatever the clock does next.
+  local function carry_over(key, plan, written)
+    local gone = false
     local algorithm = whole(plan.algorithm)
     local function change(old, new, since)
       for _, name in ipairs(algorithm.terms) do
@@ -71,7 +72,8 @@ local function rarely()
           if stamp and stamp > since and stamp <= now then
             since = as_of or stamp
           end
-          return algorithm.convert(old, new, since)
+          gone = algorithm.convert(old, new, since)
+          return
         end
       end
     end
@@ -96,13 +98,17 @@ local function rarely()
       old.tolerance = old.capacity * old.interval
       change(old, plan, plan.since > numbers[1] and plan.since or now)
     end
-    algorithm.persist(plan)
+    if gone then
+      call('DEL', key)
+    else
+      algorithm.persist(plan)
+    end
   end
 
   local function load(key, plan)
     local written = plan.algorithm.load(key)
     if written and written ~= plan.text then
-      carry_over(plan, written)
+      carry_over(key, plan, written)
     end
     return written
   end
@@ -259,7 +265,7 @@ local function decide_each()
     local written = load(KEYS[before_first + i])
     if written ~= current and written then
       uncommon = uncommon or rarely()
-      uncommon.carry_over(plan, written)
+      uncommon.carry_over(KEYS[before_first + i], plan, written)
     end
     local used, wait, reset_after = evaluate(plan, cost)
     if checks and wait == ALLOWED then

@@ -17,7 +17,8 @@ end
 --   load(key)             the plan it was written under, as text; nothing if there is no state
 --   evaluate(plan, cost)  used, wait (-1 allowed, -2 never), reset_after; the others come after it
 --   commit(plan, cost)    the time and the cost charged, reset_after
---   refund, convert, inspect
+--   refund, inspect
+--   convert(old, new, since)  whether nothing is left of it
 --   stamp(plan)           a time that it was not written before; and when to convert it as of, if not then
 --   persist(plan)         writes it down as it is, after a conversion
 --   reset_after(plan)     only where evaluate and commit do not say it
