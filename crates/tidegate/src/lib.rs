@@ -93,16 +93,17 @@
 //!
 //! # Costs known only afterwards
 //!
-//! Reserve an estimate and [`settle`](Limiter::settle) it with the receipt, [`refund`](Limiter::refund) what was not used
-//! at all, or [`charge`](Limiter::charge) what has already been spent.
+//! [`reserve`](Limiter::reserve) an estimate and [`settle`](Limiter::settle) it with the receipt, [`refund`](Limiter::refund) what
+//! was not used at all, or [`charge`](Limiter::charge) what has already been spent. The example `llm_tokens` limits tokens, requests
+//! and calls at once by one set of policies.
 //!
 //! ```
-//! use tidegate::{Limiter, Quota};
+//! use tidegate::{Hit, Limiter, Quota};
 //!
 //! let tokens = Limiter::in_memory(Quota::per_minute(100_000));
-//! let mut decision = tokens.check_n("tenant-7", 4_000); // the estimate
-//! let receipt = decision.take_receipt().expect("it was allowed");
-//! let _ = tokens.settle(receipt, 1_250); // what the call used
+//! let (decision, receipt) = tokens.reserve(Hit::from("tenant-7").cost(4_000)); // the estimate
+//! assert!(decision.is_allowed());
+//! let _ = tokens.settle(receipt.expect("it was charged"), 1_250); // what the call used
 //! assert_eq!(tokens.remaining("tenant-7"), Some(98_750));
 //! ```
 //!

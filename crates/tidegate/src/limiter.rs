@@ -141,6 +141,25 @@ impl<S: Store> Limiter<S> {
         S::amend(self, receipt, None)
     }
 
+    /// Decides a hit whose cost is an estimate, with the receipt to [`settle`](Self::settle) it by; none where nothing was charged. What
+    /// is never settled has cost its estimate.
+    ///
+    /// ```
+    /// use tidegate::{Hit, Limiter, Quota};
+    ///
+    /// let tokens = Limiter::in_memory(Quota::per_minute(100_000));
+    /// let (decision, receipt) = tokens.reserve(Hit::from("tenant-7").cost(4_000));
+    /// assert!(decision.is_allowed());
+    /// let _ = tokens.settle(receipt.expect("it was charged"), 1_250);
+    /// assert_eq!(tokens.remaining("tenant-7"), Some(98_750));
+    /// ```
+    pub fn reserve<'h>(&self, hit: impl Into<Hit<'h>>) -> S::Reply<(Decision, Option<Receipt>)> {
+        S::map(self.check(hit), |mut decision| {
+            let receipt = decision.take_receipt();
+            (decision, receipt)
+        })
+    }
+
     /// Corrects what a decision charged to the cost that turned out: the difference is refunded or charged.
     ///
     /// A policy that counts requests has nothing to correct. A receipt is good for two windows, an hour at least, and what its cost
