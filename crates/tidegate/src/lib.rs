@@ -167,6 +167,7 @@ mod inspection;
 mod key;
 mod label;
 mod limiter;
+mod packed;
 mod policy;
 mod quota;
 mod receipt;
@@ -178,7 +179,7 @@ pub use algorithm::{Algorithm, UnknownAlgorithm};
 pub use builder::Builder;
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use decision::{Decision, Outcome};
-pub use error::{ConfigError, QuotaError, ReceiptError, StoreError};
+pub use error::{ConfigError, QuotaError, ReceiptError, SnapshotError, StoreError};
 pub use hit::Hit;
 pub use inspection::{Entry, Inspection};
 pub use limiter::{Limiter, Usage};
@@ -187,7 +188,10 @@ pub use quota::Quota;
 pub use receipt::Receipt;
 #[cfg(feature = "redis")]
 pub use store::redis::{Pending, Redis, Status};
-pub use store::{Source, Store, memory::Memory};
+pub use store::{
+    Source, Store,
+    memory::{Memory, Saved, Snapshot, SnapshotStatus},
+};
 pub use top::Ranked;
 
 /// The examples of the repository's README are tests too.

@@ -1,0 +1,395 @@
+//! The memory store in a file, so that what was counted outlives the process: when the file is written and read, and how it is
+//! replaced. What is in it is packed by those it belongs to, in this order:
+//!
+//! `tidegate`, version, time · for each policy: what it was and its eras, its keys and their states, the state that keys share ·
+//! the ledger · a BLAKE3 checksum of all that.
+//!
+//! A restored limiter is one whose policies of before are replaced by those of now, as `configure` does it.
+
+use std::{
+    fs::{self, File, OpenOptions, TryLockError},
+    hash::{BuildHasher, RandomState},
+    io::{self, ErrorKind, Write},
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        mpsc::{self, RecvTimeoutError, Sender},
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use parking_lot::Mutex;
+
+use super::{Ledger, Memory};
+use crate::{
+    Builder, Limiter, SnapshotError,
+    limiter::Inner,
+    packed::{Packer, Unpacker},
+    set::{PolicySet, Prepared},
+};
+
+const MAGIC: &[u8; 8] = b"tidegate";
+/// Changes with the form of anything that is packed.
+const VERSION: u32 = 1;
+
+/// A hit reads the clock before it is counted. Of a process that died, receipts from so long before its last snapshot are void
+/// too: what they prove may have been counted too late to be in it.
+const UNDER_WAY_US: u64 = 1_000_000;
+
+/// A file that keeps what a limiter in memory has counted: [`Builder::snapshot`].
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    path: PathBuf,
+    every: Option<Duration>,
+}
+
+impl Snapshot {
+    /// Read when the limiter is built, written when its last handle is dropped.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into(), every: None }
+    }
+
+    /// Written at intervals too, by a thread that ends with the limiter: a process that dies loses what it has counted since.
+    #[must_use]
+    pub fn every(self, interval: Duration) -> Self {
+        // Not without a rest.
+        Self { every: Some(interval.max(Duration::from_millis(1))), ..self }
+    }
+}
+
+/// What a snapshot holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Saved {
+    /// When it was made, by the limiter's clock.
+    pub at: SystemTime,
+    /// Keys of all policies that had not expired; of one that was restored, those that it was restored with.
+    pub keys: usize,
+    /// The length of the file.
+    pub bytes: u64,
+}
+
+/// How the snapshots of a limiter have gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SnapshotStatus {
+    /// What the limiter began with: nothing where there was no file. A file that was refused is kept beside its place, under its
+    /// name and `.refused`.
+    pub restored: Result<Option<Saved>, SnapshotError>,
+    /// What was last written at an interval, or why it was not.
+    pub saved: Option<Result<Saved, SnapshotError>>,
+}
+
+impl Builder {
+    /// Goes on from what a limiter of the same policies had counted, and keeps it for the next.
+    ///
+    /// A policy whose quotas have changed goes on as after [`configure`](Limiter::configure); one that has another algorithm or
+    /// other key attributes starts afresh. Used receipts stay used. A file that cannot be read is set aside and does not keep the
+    /// limiter from starting: [`Memory::snapshot_status`] tells. The file holds keys of up to 21 bytes as they are; nobody but
+    /// its owner can read it. Longer ones are found again only under the same [`key_secret`](Self::key_secret).
+    ///
+    /// Of several limiters with the same file the last one to write wins: give each its own.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tidegate::{Limiter, Policy, Quota, Snapshot};
+    ///
+    /// # let path = std::env::temp_dir().join(format!("tidegate-doc-{}", std::process::id()));
+    /// # let _ = std::fs::remove_file(&path);
+    /// let build = || {
+    ///     Limiter::builder()
+    ///         .policy(Policy::new("per-user", Quota::per_day(5000)))
+    ///         .snapshot(Snapshot::new(&path).every(Duration::from_secs(10)))
+    ///         .build()
+    /// };
+    /// let limiter = build()?;
+    /// let _ = limiter.check_n("user:42", 10);
+    /// drop(limiter); // the process ends, and another begins
+    ///
+    /// let limiter = build()?;
+    /// assert_eq!(limiter.remaining("user:42"), Some(4990));
+    /// # drop(limiter);
+    /// # std::fs::remove_file(&path).unwrap();
+    /// # Ok::<(), tidegate::ConfigError>(())
+    /// ```
+    #[must_use]
+    pub fn snapshot(mut self, snapshot: Snapshot) -> Self {
+        self.store.snapshots.wanted = Some(snapshot);
+        self
+    }
+}
+
+impl Limiter {
+    /// Writes what has been counted to a file, which it replaces whole or not at all, and from which
+    /// [`Builder::snapshot`] restores it. Hits that come meanwhile wait for a part of the keys at most, never for the disk;
+    /// whether they are in it is not known.
+    ///
+    /// # Errors
+    /// When the file cannot be written; the one that was there is still there then.
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<Saved, SnapshotError> {
+        self.inner.save(path.as_ref(), 0)
+    }
+}
+
+impl Memory {
+    /// How snapshots have gone. A limiter that has none began with nothing and has saved nothing.
+    pub fn snapshot_status(&self) -> SnapshotStatus {
+        *self.snapshots.status.lock()
+    }
+
+    /// Reads the snapshot, if there is to be one.
+    pub(super) fn restore_snapshot(&mut self, max_keys: usize, now: u64) -> Option<PolicySet> {
+        let path = self.snapshots.wanted.as_ref()?.path.clone();
+        clear_away(&path);
+        let read = match File::open(&path) {
+            Ok(mut file) => self.read(&mut file, max_keys, now).map(Some),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error.into()),
+        };
+        if let Err(error) = &read {
+            let aside = with_suffix(&path, ".refused");
+            let kept = path.is_file() && fs::rename(&path, aside).is_ok();
+            warn("a snapshot was refused, the limiter starts with nothing counted", &path, *error, Some(kept));
+        }
+        // What was charged before is not known; nothing is given back for it.
+        if let (Ok(None) | Err(_), Some(before)) = (&read, now.checked_sub(1)) {
+            self.ledger.void_all(before);
+        }
+        let bytes = || fs::metadata(&path).map_or(0, |file| file.len());
+        let (set, restored) = match read {
+            Ok(Some((set, at, keys))) => (Some(set), Ok(Some(Saved { at: time(at), keys, bytes: bytes() }))),
+            Ok(None) => (None, Ok(None)),
+            Err(error) => (None, Err(error)),
+        };
+        self.snapshots.status.get_mut().restored = restored;
+        set
+    }
+
+    /// The set that a snapshot holds, when it was made, and how many keys it has yet.
+    fn read(&mut self, file: &mut dyn io::Read, max_keys: usize, now: u64) -> Result<(PolicySet, u64, usize), SnapshotError> {
+        let mut from = Unpacker::new(file);
+        let head = from.raw().zip(from.raw());
+        let damaged = |from: &Unpacker<'_>| from.failed.map_or(SnapshotError::Damaged, SnapshotError::Io);
+        match head.map(|(magic, version)| (&magic == MAGIC, u32::from_le_bytes(version))) {
+            None => return Err(damaged(&from)),
+            Some((false, _)) => return Err(SnapshotError::Foreign),
+            Some((true, VERSION)) => {}
+            Some((true, version)) => return Err(SnapshotError::Version(version)),
+        }
+        let body = self.read_body(&mut from, max_keys, now);
+        let error = damaged(&from);
+        let (set, keys, ledger) = body.ok_or(error)?;
+        let at = from.base;
+        from.finish().ok_or(error)?;
+        // Only now is it known that all of it is true.
+        self.ledger = ledger;
+        Ok((set, at, keys))
+    }
+
+    fn read_body(&self, from: &mut Unpacker<'_>, max_keys: usize, now: u64) -> Option<(PolicySet, usize, Ledger)> {
+        from.base = from.up_to(1 << 53)?;
+        let lost_from = from.time()?;
+        // Of a clock that has been set back what was saved may be ahead; whether that counts is for the algorithms to say.
+        let latest = now.max(from.base);
+        let mut keys = 0;
+        let policies = from.list(|from| {
+            let prepared = Prepared::load(from, max_keys)?;
+            keys += prepared.table.load(&self.seed, &prepared, latest, from)?;
+            Some(prepared)
+        })?;
+        let tables: Vec<u64> = policies.iter().map(|prepared| prepared.table.made()).collect();
+        let ledger = Ledger::load(from, &tables, max_keys, now)?;
+        ledger.lose(lost_from, latest);
+        Some((PolicySet::saved(policies), keys, ledger))
+    }
+}
+
+/// What a store knows of its snapshots.
+pub(super) struct Snapshots {
+    wanted: Option<Snapshot>,
+    status: Mutex<SnapshotStatus>,
+    /// Held while one is written, so that no older one comes in the place of a newer.
+    saving: Mutex<()>,
+}
+
+impl Default for Snapshots {
+    fn default() -> Self {
+        let status = SnapshotStatus { restored: Ok(None), saved: None };
+        Self { wanted: None, status: Mutex::new(status), saving: Mutex::new(()) }
+    }
+}
+
+impl Inner<Memory> {
+    /// `under_way`: of receipts so young nobody can tell whether what they prove is in the snapshot.
+    fn save(&self, path: &Path, under_way: u64) -> Result<Saved, SnapshotError> {
+        let _saving = self.store.snapshots.saving.lock();
+        clear_away(path);
+        let mut new = Temporary::beside(path)?;
+        // No configuration comes between its parts.
+        let replacing = self.replacing.lock();
+        let (set, now) = (self.set.load(), self.clock.now());
+        let mut to = Packer::new(&mut new.file, now);
+        to.raw(MAGIC);
+        to.raw(&VERSION.to_le_bytes());
+        to.number(now);
+        to.time((now + 1).saturating_sub(under_way));
+        to.number(set.policies.len() as u64);
+        let mut keys = 0;
+        for prepared in &set.policies {
+            prepared.save(&mut to);
+            keys += prepared.table.save(prepared, now, &mut to)?;
+        }
+        // After the states: a refund or reset that is seen in those is known to be one.
+        let tables: Vec<u64> = set.policies.iter().map(|prepared| prepared.table.made()).collect();
+        self.store.ledger.save(&tables, now, &mut to);
+        drop(replacing);
+        let bytes = to.finish()?;
+        new.replace(path)?;
+        Ok(Saved { at: time(now), keys, bytes })
+    }
+}
+
+/// Saves at intervals, and when it is dropped, which the last handle of a limiter does.
+pub(crate) struct Keeper {
+    inner: Arc<Inner<Memory>>,
+    path: PathBuf,
+    /// A thread that ends when it can no longer be told anything.
+    thread: Option<(Sender<()>, JoinHandle<()>)>,
+}
+
+impl Keeper {
+    pub(super) fn start(inner: &Arc<Inner<Memory>>) -> Option<Arc<Self>> {
+        let Snapshot { path, every } = inner.store.snapshots.wanted.clone()?;
+        let thread = every.and_then(|every| {
+            let (end, ended) = mpsc::channel();
+            let (of_thread, to) = (Arc::clone(inner), path.clone());
+            let keep = move || {
+                while ended.recv_timeout(every) == Err(RecvTimeoutError::Timeout) {
+                    of_thread.save_and_tell(&to, UNDER_WAY_US);
+                }
+            };
+            let started = thread::Builder::new().name("tidegate-snapshot".to_owned()).spawn(keep);
+            started.map_err(|error| inner.tell(&path, Err(error.into()))).ok().map(|thread| (end, thread))
+        });
+        Some(Arc::new(Self { inner: Arc::clone(inner), path, thread }))
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        if let Some((end, thread)) = self.thread.take() {
+            drop(end);
+            // Whether it has panicked or not: the last word is the one that follows.
+            let _ = thread.join();
+        }
+        self.inner.save_and_tell(&self.path, 0);
+    }
+}
+
+impl Inner<Memory> {
+    fn save_and_tell(&self, path: &Path, under_way: u64) {
+        self.tell(path, self.save(path, under_way));
+    }
+
+    fn tell(&self, path: &Path, saved: Result<Saved, SnapshotError>) {
+        if let Err(error) = saved {
+            warn("a snapshot was not written", path, error, None);
+        }
+        self.store.snapshots.status.lock().saved = Some(saved);
+    }
+}
+
+/// A new file beside the one that it is to replace; removed if it does not.
+struct Temporary {
+    path: PathBuf,
+    file: File,
+}
+
+impl Temporary {
+    fn beside(path: &Path) -> io::Result<Self> {
+        loop {
+            let random = RandomState::new().hash_one(path);
+            let path = hidden(path, &format!("{random:016x}"))?;
+            let mut options = OpenOptions::new();
+            options.write(true).create_new(true);
+            #[cfg(unix)]
+            std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+            let file = options.open(&path)?;
+            // Locked, it is not cleared away; where there are no locks, nothing is.
+            let _ = file.lock();
+            let new = Self { path, file };
+            // Cleared away before it was locked?
+            if new.path.exists() {
+                return Ok(new);
+            }
+        }
+    }
+
+    /// On the disk first, then in its place: whoever dies between leaves the old file or the new one.
+    fn replace(mut self, path: &Path) -> io::Result<()> {
+        self.file.flush()?;
+        self.file.sync_all()?;
+        fs::rename(&self.path, path)?;
+        #[cfg(unix)]
+        File::open(parent(path))?.sync_all()?;
+        Ok(())
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        // It is not there if it has replaced the other.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// Removes what processes have left that died while they wrote to this place.
+fn clear_away(path: &Path) {
+    let Ok(entries) = fs::read_dir(parent(path)) else { return };
+    for entry in entries.flatten() {
+        let Some(name) = entry.file_name().to_str().map(ToOwned::to_owned) else { continue };
+        let random = name.strip_suffix(TEMPORARY).and_then(|name| name.rsplit_once('.')).map(|(_, random)| random.to_owned());
+        let ours =
+            random.and_then(|random| hidden(path, &random).ok()).is_some_and(|ours| ours.file_name() == Some(&entry.file_name()));
+        // Who is alive holds the lock.
+        let left = |file: File| !matches!(file.try_lock(), Err(TryLockError::WouldBlock | TryLockError::Error(_)));
+        if ours && File::open(entry.path()).is_ok_and(left) {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
+const TEMPORARY: &str = ".tmp";
+
+fn hidden(path: &Path, random: &str) -> io::Result<PathBuf> {
+    let mut name = std::ffi::OsString::from(".");
+    name.push(path.file_name().ok_or(ErrorKind::InvalidInput)?);
+    name.push(format!(".{random}{TEMPORARY}"));
+    Ok(path.with_file_name(name))
+}
+
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut path = path.as_os_str().to_owned();
+    path.push(suffix);
+    path.into()
+}
+
+fn parent(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    }
+}
+
+fn time(epoch_us: u64) -> SystemTime {
+    UNIX_EPOCH + Duration::from_micros(epoch_us)
+}
+
+#[cfg(feature = "tracing")]
+fn warn(what: &str, path: &Path, error: SnapshotError, kept: Option<bool>) {
+    tracing::warn!(path = %path.display(), %error, kept, "{what}");
+}
+
+#[cfg(not(feature = "tracing"))]
+fn warn(_what: &str, _path: &Path, _error: SnapshotError, _kept: Option<bool>) {}
