@@ -1,9 +1,9 @@
 //! One limiter with one policy on one key, on a clock that stands still, driven by steps. Two worlds of one scene that
 //! take the same steps are twins. What the answers should be is not known here.
 
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
-use tidegate::{Algorithm, Clock, Decision, Hit, Limiter, ManualClock, Outcome, Policy, Quota};
+use tidegate::{Algorithm, Clock, Decision, Hit, Limiter, ManualClock, Outcome, Policy, Quota, Snapshot};
 
 /// The name of the one policy and the value of the one key.
 pub(crate) const POLICY: &str = "law";
@@ -135,6 +135,24 @@ impl World {
     pub(crate) fn new(scene: Scene) -> Self {
         let (limiter, clock) = limiter_at(scene.start, [scene.policy()]);
         Self { clock, limiter, scene, receipts: Vec::new() }
+    }
+
+    /// Ends the limiter, and begins another that has what the last one wrote to a file. It may have another quota.
+    pub(crate) fn restart(&mut self, quota: Quota, file: &Path) {
+        self.scene.quota = quota;
+        let keep = || Limiter::builder().clock(self.clock.clone()).snapshot(Snapshot::new(file));
+        self.limiter.save(file).unwrap();
+        let next = keep().policy(self.scene.policy()).build().unwrap();
+        assert!(next.store().snapshot_status().restored.unwrap().is_some());
+        self.limiter = next;
+    }
+
+    /// Loses all receipts for what counts at a later time than now.
+    pub(crate) fn lose_future_receipts(&mut self) {
+        let now = self.now();
+        // The last but one of the numbers that a receipt is made of.
+        let at = |receipt: &String| receipt.rsplit(',').nth(1).unwrap().parse::<u64>().unwrap();
+        self.receipts.retain(|receipt| at(receipt) <= now);
     }
 
     /// A new world in which `steps` have been taken.

@@ -393,3 +393,129 @@ fn warn(what: &str, path: &Path, error: SnapshotError, kept: Option<bool>) {
 
 #[cfg(not(feature = "tracing"))]
 fn warn(_what: &str, _path: &Path, _error: SnapshotError, _kept: Option<bool>) {}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{Algorithm, Clock, Hit, ManualClock, Override, Policy, Quota};
+
+    fn policies() -> impl Iterator<Item = Policy> {
+        let policy = |algorithm: &Algorithm| {
+            let gold = Override::Quota(Quota::per_day(8));
+            Policy::new(algorithm.name(), Quota::per_day(5)).algorithm(*algorithm).override_key(["gold"], gold)
+        };
+        Algorithm::ALL.iter().map(policy)
+    }
+
+    fn builder() -> Builder {
+        Limiter::builder().policies(policies()).clock(ManualClock::default()).max_keys(16)
+    }
+
+    /// A small snapshot with something of everything in it, and a receipt that is used in it.
+    fn small(folder: &Path) -> (Vec<u8>, String) {
+        let clock = ManualClock::default();
+        let limiter = builder().clock(clock.clone()).build().expect("policies");
+        let receipt = limiter.check_n("a", 2).take_receipt().expect("allowed").to_string();
+        clock.advance(Duration::from_hours(1));
+        let _ = limiter.check_n("gold", 3);
+        let _ = limiter.check_n("a", 1);
+        let _ = limiter.refund(receipt.parse().expect("a receipt"));
+        let _ = limiter.reset("b");
+        limiter.set_quota("gcra", Quota::per_day(6)).expect("a quota");
+        limiter.save(folder.join("small")).expect("a folder to write to");
+        (fs::read(folder.join("small")).expect("just written"), receipt)
+    }
+
+    fn read(bytes: &[u8]) -> Result<usize, SnapshotError> {
+        let now = ManualClock::default().epoch_micros();
+        Memory::default().read(&mut &*bytes, 16, now).map(|(_, _, keys)| keys)
+    }
+
+    #[test]
+    fn every_changed_byte_every_cut_and_every_addition_is_refused() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (whole, _) = small(folder.path());
+        assert_eq!(read(&whole), Ok(12));
+        for index in 0..whole.len() {
+            let mut changed = whole.clone();
+            for change in 1..=u8::MAX {
+                changed[index] = whole[index] ^ change;
+                assert!(read(&changed).is_err(), "byte {index} changed by {change}");
+            }
+            assert_eq!(read(&whole[..index]), Err(SnapshotError::Damaged), "cut at {index}");
+        }
+        for added in 0..=u8::MAX {
+            assert_eq!(read(&[whole.as_slice(), &[added]].concat()), Err(SnapshotError::Damaged));
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        /// Whoever can write the file can give a limiter wrong counts, and nothing worse.
+        #[test]
+        fn a_forged_snapshot_with_a_true_checksum_harms_nobody(
+            changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
+            years in 0..80u64,
+        ) {
+            let folder = tempfile::tempdir().expect("a folder");
+            let (mut bytes, receipt) = small(folder.path());
+            bytes.truncate(bytes.len() - blake3::OUT_LEN);
+            for (index, value) in changes {
+                let index = 12 + index.index(bytes.len() - 12);
+                bytes[index] = value;
+            }
+            let checksum = blake3::hash(&bytes);
+            bytes.extend(checksum.as_bytes());
+            fs::write(folder.path().join("forged"), bytes).expect("a folder to write to");
+            let clock = ManualClock::default();
+            let forged = Snapshot::new(folder.path().join("forged"));
+            let limiter = builder().clock(clock.clone()).snapshot(forged).build().expect("policies");
+            for wait in [0, 1, 3_600_000_000, years * 365 * 86_400_000_000] {
+                clock.advance(Duration::from_micros(wait));
+                for key in ["a", "gold", "b"] {
+                    let _ = limiter.check(key);
+                    let _ = limiter.peek(Hit::from(key).cost(5));
+                    let _ = limiter.charge(Hit::from(key).cost(7));
+                    let _ = limiter.refund(receipt.parse().expect("a receipt"));
+                }
+            }
+            limiter.configure(policies().map(|policy| Policy { quota: Quota::per_second(9), ..policy })).expect("policies");
+            let _ = limiter.check("a");
+            for usage in limiter.usage() {
+                prop_assert!(usage.keys <= 16);
+            }
+        }
+    }
+
+    #[test]
+    fn a_writer_that_dies_at_any_byte_leaves_the_old_snapshot() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (whole, _) = small(folder.path());
+        let path = folder.path().join("place");
+        let dead = hidden(&path, "0123456789abcdef").expect("a name");
+        for length in 0..=whole.len() {
+            fs::write(&path, &whole).expect("a folder to write to");
+            fs::write(&dead, &whole[..length]).expect("a folder to write to");
+            let limiter = builder().snapshot(Snapshot::new(&path)).build().expect("policies");
+            assert_eq!(limiter.store().snapshot_status().restored.map(|saved| saved.map(|saved| saved.keys)), Ok(Some(12)));
+            assert!(!dead.exists());
+        }
+    }
+
+    #[test]
+    fn what_is_being_written_is_not_cleared_away() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("place");
+        let foreign = folder.path().join(".other.0123456789abcdef.tmp");
+        fs::write(&foreign, "").expect("a folder to write to");
+        let new = Temporary::beside(&path).expect("a folder to write to");
+        clear_away(&path);
+        assert!(new.path.exists() && foreign.exists());
+        let left = new.path.clone();
+        drop(new);
+        assert!(!left.exists());
+    }
+}
