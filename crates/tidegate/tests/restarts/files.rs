@@ -54,17 +54,6 @@ fn newer_version_is_refused_and_kept() {
 }
 
 #[test]
-fn lengths_that_are_not_there_are_refused_at_once() {
-    let begun = Instant::now();
-    // A number of policies, a length of a name: as large as numbers are.
-    let most = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1];
-    for body in [most.to_vec(), [&[1], most.as_slice()].concat(), [&[1, 1, b'p', 1], most.as_slice()].concat()] {
-        is_refused(&[b"tidegate\x01\0\0\0\x01\0".as_slice(), &body].concat(), SnapshotError::Damaged);
-    }
-    assert!(begun.elapsed() < Duration::from_secs(5));
-}
-
-#[test]
 fn no_file_is_no_error() {
     let folder = folder();
     let limiter = build(&folder.path().join("snapshot"));
@@ -124,7 +113,7 @@ fn thread_saves_at_intervals_and_ends_with_the_last_handle() {
     let _ = limiter.check("a");
     drop(limiter);
     let begun = Instant::now();
-    while !other.store().snapshot_status().saved.is_some_and(|saved| saved.unwrap().keys == 1) {
+    while other.store().snapshot_status().saved.is_none_or(|saved| saved.unwrap().keys != 1) {
         assert!(begun.elapsed() < Duration::from_secs(20));
         thread::yield_now();
     }

@@ -9,7 +9,7 @@
 use std::{
     fs::{self, File, OpenOptions, TryLockError},
     hash::{BuildHasher, RandomState},
-    io::{self, ErrorKind, Write},
+    io::{self, ErrorKind, Read, Seek, SeekFrom, Write},
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -25,7 +25,7 @@ use super::{Ledger, Memory};
 use crate::{
     Builder, Limiter, SnapshotError,
     limiter::Inner,
-    packed::{Packer, Unpacker},
+    packed::{Packer, Unpacker, checked},
     set::{PolicySet, Prepared},
 };
 
@@ -167,24 +167,30 @@ impl Memory {
     }
 
     /// The set that a snapshot holds, when it was made, and how many keys it has yet.
-    fn read(&mut self, file: &mut dyn io::Read, max_keys: usize, now: u64) -> Result<(PolicySet, u64, usize), SnapshotError> {
-        let mut from = Unpacker::new(file);
-        let head = from.raw().zip(from.raw());
-        let damaged = |from: &Unpacker<'_>| from.failed.map_or(SnapshotError::Damaged, SnapshotError::Io);
-        match head.map(|(magic, version)| (&magic == MAGIC, u32::from_le_bytes(version))) {
-            None => return Err(damaged(&from)),
-            Some((false, _)) => return Err(SnapshotError::Foreign),
-            Some((true, VERSION)) => {}
-            Some((true, version)) => return Err(SnapshotError::Version(version)),
+    fn read(
+        &mut self,
+        file: &mut (impl Read + Seek),
+        max_keys: usize,
+        now: u64,
+    ) -> Result<(PolicySet, u64, usize), SnapshotError> {
+        let (mut magic, mut version) = ([0; MAGIC.len()], [0; 4]);
+        file.read_exact(&mut magic).and_then(|()| file.read_exact(&mut version)).map_err(cut_short)?;
+        match u32::from_le_bytes(version) {
+            _ if &magic != MAGIC => return Err(SnapshotError::Foreign),
+            VERSION => {}
+            version => return Err(SnapshotError::Version(version)),
         }
-        let body = self.read_body(&mut from, max_keys, now);
-        let error = damaged(&from);
-        let (set, keys, ledger) = body.ok_or(error)?;
-        let at = from.base;
-        from.finish().ok_or(error)?;
-        // Only now is it known that all of it is true.
+        let head = (magic.len() + version.len()) as u64;
+        let body = checked(file).map_err(cut_short)?.and_then(|length| length.checked_sub(head)).ok_or(SnapshotError::Damaged)?;
+        file.seek(SeekFrom::Start(head))?;
+        let mut body = file.take(body);
+        let mut from = Unpacker::new(&mut body);
+        let (set, keys, ledger) = self.read_body(&mut from, max_keys, now).ok_or(match from.failed {
+            Some(kind) => SnapshotError::Io(kind),
+            None => SnapshotError::Damaged,
+        })?;
         self.ledger = ledger;
-        Ok((set, at, keys))
+        Ok((set, from.base, keys))
     }
 
     fn read_body(&self, from: &mut Unpacker<'_>, max_keys: usize, now: u64) -> Option<(PolicySet, usize, Ledger)> {
@@ -201,7 +207,7 @@ impl Memory {
         let tables: Vec<u64> = policies.iter().map(|prepared| prepared.table.made()).collect();
         let ledger = Ledger::load(from, &tables, max_keys, now)?;
         ledger.lose(lost_from, latest);
-        Some((PolicySet::saved(policies), keys, ledger))
+        from.is_done().then(|| (PolicySet::saved(policies), keys, ledger))
     }
 }
 
@@ -382,6 +388,10 @@ fn parent(path: &Path) -> &Path {
     }
 }
 
+fn cut_short(error: io::Error) -> SnapshotError {
+    if error.kind() == ErrorKind::UnexpectedEof { SnapshotError::Damaged } else { error.into() }
+}
+
 fn time(epoch_us: u64) -> SystemTime {
     UNIX_EPOCH + Duration::from_micros(epoch_us)
 }
@@ -430,7 +440,27 @@ mod tests {
 
     fn read(bytes: &[u8]) -> Result<usize, SnapshotError> {
         let now = ManualClock::default().epoch_micros();
-        Memory::default().read(&mut &*bytes, 16, now).map(|(_, _, keys)| keys)
+        Memory::default().read(&mut io::Cursor::new(bytes), 16, now).map(|(_, _, keys)| keys)
+    }
+
+    /// With the checksum that it should have.
+    fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
+        let checksum = blake3::hash(&bytes);
+        bytes.extend(checksum.as_bytes());
+        bytes
+    }
+
+    #[test]
+    fn a_number_as_large_as_numbers_are_takes_no_time_or_memory_wherever_it_is() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (whole, _) = small(folder.path());
+        let body = &whole[..whole.len() - blake3::OUT_LEN];
+        let most = [[0xff; 9].as_slice(), &[1]].concat();
+        for index in 12..body.len() {
+            // Read as a length, and there is nothing of such a length, or as part of a key.
+            let _ = read(&sealed([&body[..index], &most, &body[index..]].concat()));
+            assert!(read(&sealed([&body[..index], &most].concat())).is_err(), "at {index}");
+        }
     }
 
     #[test]
@@ -467,9 +497,7 @@ mod tests {
                 let index = 12 + index.index(bytes.len() - 12);
                 bytes[index] = value;
             }
-            let checksum = blake3::hash(&bytes);
-            bytes.extend(checksum.as_bytes());
-            fs::write(folder.path().join("forged"), bytes).expect("a folder to write to");
+            fs::write(folder.path().join("forged"), sealed(bytes)).expect("a folder to write to");
             let clock = ManualClock::default();
             let forged = Snapshot::new(folder.path().join("forged"));
             let limiter = builder().clock(clock.clone()).snapshot(forged).build().expect("policies");
