@@ -12,7 +12,7 @@ use tidegate::{Algorithm, Clock, Hit, Limiter, ManualClock, Override, Policy, Qu
 
 use crate::{
     traces::{Case, Mix, case, for_every_algorithm, property},
-    world::{Answer, KEY, POLICY, Scene, Step, World},
+    world::{Answer, KEY, POLICY, Scene, Step, World, micros},
 };
 
 /// A place for files that are read back at once: where it can be had, one that is no disk.
@@ -31,7 +31,7 @@ fn restarted(algorithm: Algorithm, mix: Mix) -> impl Strategy<Value = (Case, Vec
 
 /// Takes each step in a world that lives on and in one that is restarted, and compares all that they answer.
 fn lives_on((scene, steps): Case, restarts: &[bool], file: &Path) -> Result<(), TestCaseError> {
-    let (mut lived, mut world) = (World::new(scene), World::new(scene));
+    let (mut lived, mut world) = (World::new(scene), World::kept(scene, file));
     let swings = steps.iter().any(|step| matches!(step, Step::Back(_)));
     for (index, (step, restart)) in steps.iter().zip(restarts).enumerate() {
         // What has expired is not saved, and may come back in a clock that does.
@@ -135,7 +135,9 @@ fn restart_keeps_every_policy_and_key() {
     property(100, strategy, |(algorithm, events)| {
         let clock = ManualClock::default();
         let builder = || Limiter::builder().policies(policies(algorithm)).clock(clock.clone());
-        let (lived, mut limiter) = (builder().build().unwrap(), builder().build().unwrap());
+        let kept = || builder().snapshot(Snapshot::new(snapshot(&folder))).build().unwrap();
+        let _ = std::fs::remove_file(snapshot(&folder));
+        let (lived, mut limiter) = (builder().build().unwrap(), kept());
         let mut receipts: Vec<[Receipt; 2]> = Vec::new();
         for event in events {
             let [expected, got] = match event {
@@ -144,8 +146,8 @@ fn restart_keeps_every_policy_and_key() {
                     continue;
                 }
                 Event::Restart => {
-                    limiter.save(snapshot(&folder)).unwrap();
-                    limiter = builder().snapshot(Snapshot::new(snapshot(&folder))).build().unwrap();
+                    drop(limiter);
+                    limiter = kept();
                     continue;
                 }
                 Event::Check { key, cost } => [&lived, &limiter].map(|limiter| limiter.check_n(hit(key), cost)),
@@ -294,37 +296,42 @@ fn clock_that_was_set_back_meanwhile_gives_nothing_away() {
     });
 }
 
-/// Two lives of a limiter of one policy, the first of which dies some time after it was saved.
-fn refunds_after_a_crash(algorithm: Algorithm, saved_at: Duration, charged_at: Duration) -> Option<u64> {
+/// What is left of 10 when a limiter dies that has charged 4 and was saved, in either order, and the next one charges 5 and
+/// is given the receipt for the 4.
+fn left_after_a_crash(algorithm: Algorithm, charged: Duration, saved: Duration) -> Option<u64> {
     let (folder, clock) = (folder(), ManualClock::default());
     let file = snapshot(&folder);
-    let first = Limiter::builder().policy(Policy::new("p", DAILY).algorithm(algorithm)).clock(clock.clone()).build().unwrap();
+    let policy = || Policy::new("p", DAILY).algorithm(algorithm);
+    let first = Limiter::builder().policy(policy()).clock(clock.clone()).build().unwrap();
     let start = clock.epoch_micros();
-    let mut receipt = None;
-    for (at, saves) in
-        if saved_at < charged_at { [(saved_at, true), (charged_at, false)] } else { [(charged_at, false), (saved_at, true)] }
-    {
-        clock.set(start + at.as_micros() as u64);
-        if saves {
-            first.save(&file).unwrap();
-        } else {
-            receipt = first.check_n("a", 4).take_receipt();
-        }
-    }
-    clock.advance(Duration::from_secs(1));
-    let second = build(&clock, &file, [Policy::new("p", DAILY).algorithm(algorithm)]);
+    let charge = || {
+        clock.set(start + micros(charged));
+        first.check_n("a", 4).take_receipt()
+    };
+    let save = || {
+        clock.set(start + micros(saved));
+        first.save(&file).unwrap();
+    };
+    let receipt = if charged < saved {
+        let receipt = charge();
+        save();
+        receipt
+    } else {
+        save();
+        charge()
+    };
+    let second = build(&clock, &file, [policy()]);
     assert!(second.check_n("a", 5).is_allowed());
-    drop(second.refund(receipt.unwrap()));
-    second.remaining("a")
+    second.refund(receipt.unwrap()).remaining()
 }
 
 #[test]
 fn receipt_for_what_no_snapshot_holds_gives_nothing_back() {
     for_every_algorithm(|algorithm| {
-        let [early, late] = [Duration::from_micros(5), Duration::from_secs(9)];
-        assert_eq!(refunds_after_a_crash(algorithm, early, late), Some(5), "charged after the save, so it is lost");
-        let after = refunds_after_a_crash(algorithm, late, early).unwrap();
-        assert!(after >= 4, "charged before it: {after} left");
+        let [early, late, soon_after] = [1_000, 9_000, 9_500].map(Duration::from_millis);
+        assert_eq!(left_after_a_crash(algorithm, early, late), Some(5), "charged before the save");
+        assert_eq!(left_after_a_crash(algorithm, late, soon_after), Some(1), "perhaps counted only after it was made");
+        assert_eq!(left_after_a_crash(algorithm, late, early), Some(5), "charged after it, so it is lost");
     });
 }
 
@@ -333,8 +340,9 @@ fn used_receipt_stays_used_and_a_reset_stays_one() {
     for_every_algorithm(|algorithm| {
         let folder = folder();
         let scene = Scene::new(algorithm, DAILY);
-        let mut world = World::after(scene, &[Step::Check(2), Step::Check(2), Step::Refund(0), Step::Wait(1)]);
         let file = snapshot(&folder);
+        let mut world = World::kept(scene, &file);
+        world.run(&[Step::Check(2), Step::Check(2), Step::Refund(0), Step::Wait(1)]);
         world.restart(DAILY, &file);
         let used = world.peek(0).used;
         world.take(Step::Refund(0));

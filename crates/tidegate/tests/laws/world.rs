@@ -137,14 +137,27 @@ impl World {
         Self { clock, limiter, scene, receipts: Vec::new() }
     }
 
-    /// Ends the limiter, and begins another that has what the last one wrote to a file. It may have another quota.
+    /// A world whose limiter leaves what it has counted in a file.
+    pub(crate) fn kept(scene: Scene, file: &Path) -> Self {
+        let _ = std::fs::remove_file(file);
+        // Long before: receipts from before the first limiter are void, also those of a clock that is set back to then.
+        let mut world = Self::new(Scene { start: 0, ..scene });
+        world.begin(file);
+        world.clock.set(scene.start);
+        world
+    }
+
+    /// Ends the limiter, and begins another with what the last one left. It may have another quota.
     pub(crate) fn restart(&mut self, quota: Quota, file: &Path) {
         self.scene.quota = quota;
-        let keep = || Limiter::builder().clock(self.clock.clone()).snapshot(Snapshot::new(file));
-        self.limiter.save(file).unwrap();
-        let next = keep().policy(self.scene.policy()).build().unwrap();
-        assert!(next.store().snapshot_status().restored.unwrap().is_some());
-        self.limiter = next;
+        self.limiter = limiter_at(0, []).0;
+        self.begin(file);
+        assert!(self.limiter.store().snapshot_status().restored.unwrap().is_some());
+    }
+
+    fn begin(&mut self, file: &Path) {
+        let builder = Limiter::builder().policy(self.scene.policy()).clock(self.clock.clone());
+        self.limiter = builder.snapshot(Snapshot::new(file)).build().unwrap();
     }
 
     /// Loses all receipts for what counts at a later time than now.

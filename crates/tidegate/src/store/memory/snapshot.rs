@@ -33,8 +33,8 @@ const MAGIC: &[u8; 8] = b"tidegate";
 /// Changes with the form of anything that is packed.
 const VERSION: u32 = 1;
 
-/// A hit reads the clock before it is counted. Of a process that died, receipts from so long before its last snapshot are void
-/// too: what they prove may have been counted too late to be in it.
+/// A hit reads the clock before it is counted, so one that came before a snapshot may not be in it. Receipts that are younger
+/// than this are void in a limiter that is restored from it.
 const UNDER_WAY_US: u64 = 1_000_000;
 
 /// A file that keeps what a limiter in memory has counted: [`Builder::snapshot`].
@@ -64,7 +64,7 @@ impl Snapshot {
 pub struct Saved {
     /// When it was made, by the limiter's clock.
     pub at: SystemTime,
-    /// Keys of all policies that had not expired; of one that was restored, those that it was restored with.
+    /// Keys of all policies, those that had not expired when it was written or read.
     pub keys: usize,
     /// The length of the file.
     pub bytes: u64,
@@ -121,14 +121,14 @@ impl Builder {
 }
 
 impl Limiter {
-    /// Writes what has been counted to a file, which it replaces whole or not at all, and from which
-    /// [`Builder::snapshot`] restores it. Hits that come meanwhile wait for a part of the keys at most, never for the disk;
-    /// whether they are in it is not known.
+    /// Writes what has been counted to a file, which it replaces whole or not at all, and from which [`Builder::snapshot`]
+    /// restores it. A hit that comes meanwhile waits for a part of the keys at most and never for the disk. Receipts of the second
+    /// before are not good in a limiter that is restored from it: whether what they prove is in the file is not known.
     ///
     /// # Errors
     /// When the file cannot be written; the one that was there is still there then.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<Saved, SnapshotError> {
-        self.inner.save(path.as_ref(), 0)
+        self.inner.save(path.as_ref(), UNDER_WAY_US)
     }
 }
 
@@ -227,10 +227,9 @@ impl Default for Snapshots {
 }
 
 impl Inner<Memory> {
-    /// `under_way`: of receipts so young nobody can tell whether what they prove is in the snapshot.
+    /// `under_way`: how long hits may have been, in microseconds.
     fn save(&self, path: &Path, under_way: u64) -> Result<Saved, SnapshotError> {
         let _saving = self.store.snapshots.saving.lock();
-        clear_away(path);
         let mut new = Temporary::beside(path)?;
         // No configuration comes between its parts.
         let replacing = self.replacing.lock();
@@ -289,6 +288,7 @@ impl Drop for Keeper {
             // Whether it has panicked or not: the last word is the one that follows.
             let _ = thread.join();
         }
+        // Nobody is left who could have a hit under way.
         self.inner.save_and_tell(&self.path, 0);
     }
 }
