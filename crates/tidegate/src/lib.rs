@@ -1,6 +1,6 @@
 //! A rate limiter to embed: six algorithms behind one contract, several policies per request, decisions that explain
-//! themselves. In memory it is synchronous, without a runtime or a background thread; with the feature `redis` the same
-//! policies decide for every machine, on Redis or Valkey.
+//! themselves. In memory it is synchronous, without a runtime or, unless asked for, a background thread; with the feature `redis`
+//! the same policies decide for every machine, on Redis or Valkey.
 //!
 //! # From nothing
 //!
@@ -118,6 +118,24 @@
 //! let _ = limiter.check_n("user:42", 5);
 //! limiter.set_quota("default", Quota::per_minute(8))?;
 //! assert_eq!(limiter.remaining("user:42"), Some(3));
+//! # Ok::<(), tidegate::ConfigError>(())
+//! ```
+//!
+//! # Restarts
+//!
+//! [`Builder::snapshot`] keeps what was counted in a file: read when the limiter is built, written when its last handle is dropped
+//! and, if wanted, at intervals; [`Limiter::save`] writes one at any time. A restored limiter answers as one that lived on.
+//!
+//! ```
+//! # use tidegate::{Limiter, Policy, Quota, Snapshot};
+//! # let path = std::env::temp_dir().join(format!("tidegate-guide-{}", std::process::id()));
+//! let build = || {
+//!     let policy = Policy::new("daily", Quota::per_day(5));
+//!     Limiter::builder().policy(policy).snapshot(Snapshot::new(&path)).build()
+//! };
+//! assert!(build()?.check_n("user:42", 5).is_allowed());
+//! assert!(!build()?.check("user:42").is_allowed());
+//! # std::fs::remove_file(&path).unwrap();
 //! # Ok::<(), tidegate::ConfigError>(())
 //! ```
 //!
