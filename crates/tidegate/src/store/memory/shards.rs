@@ -193,14 +193,16 @@ impl<S: State> Shards<S> {
         write(&mut self.overflow.lock());
     }
 
-    /// Packs what has not expired, one shard at a time, and says how many keys that were. `prepared` is of the newest set, and
+    /// Packs what has not expired, one shard after the other, and says how many keys that were. `prepared` is of the newest set, and
     /// that is not replaced meanwhile.
     pub(super) fn save(&self, prepared: &Prepared, now: u64, to: &mut Packer<'_>) -> io::Result<usize> {
         const NEWEST: &str = "no state is newer than the newest set";
         let mut keys = 0;
+        let mut entries = Vec::new();
         for Aligned(shard) in &self.shards {
-            let shard = shard.lock();
-            for entry in shard.places.entries() {
+            // Who decides waits for the copy, and not until all is packed and written.
+            entries.extend(shard.lock().places.entries().cloned());
+            for entry in entries.drain(..) {
                 let (state, plan) = entry.read_with_plan(prepared).expect(NEWEST);
                 if state.reset_after(plan, now) > 0 {
                     entry.key().save(to);
@@ -208,8 +210,6 @@ impl<S: State> Shards<S> {
                     keys += 1;
                 }
             }
-            // Deciders do not wait for the disk.
-            drop(shard);
             to.flush()?;
         }
         // The last entry has no key: it is the one that keys share.
