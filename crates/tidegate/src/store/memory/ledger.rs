@@ -80,8 +80,9 @@ impl Ledger {
         }
     }
 
-    /// Packs the lines that still matter; those of tables that are not among `tables`, by the order of their making, do not.
-    pub(super) fn save(&self, tables: &[u64], now: u64, to: &mut Packer<'_>) {
+    /// Packs all lines but those of tables that are not among `tables`. A used receipt that could give nothing back is not left
+    /// out before it is swept: under another quota it might be good for longer.
+    pub(super) fn save(&self, tables: &[u64], to: &mut Packer<'_>) {
         let inner = self.inner.lock();
         to.number(inner.all_void.map_or(0, |at| at + 1));
         to.number(inner.lost.len() as u64);
@@ -89,9 +90,8 @@ impl Ledger {
             to.time(*first);
             to.time(*last);
         }
-        let used = inner.used.iter().filter(|(_, until)| **until > now);
-        to.number(used.clone().count() as u64);
-        for (receipt, until) in used {
+        to.number(inner.used.len() as u64);
+        for (receipt, until) in &inner.used {
             to.raw(&receipt.to_le_bytes());
             to.number(*until);
         }
@@ -106,7 +106,7 @@ impl Ledger {
     }
 
     /// Reads what [`save`](Self::save) packed. Where there is no room for all of it, whatever was charged before is void.
-    pub(super) fn load(from: &mut Unpacker<'_>, tables: &[u64], max_lines: usize, now: u64) -> Option<Self> {
+    pub(super) fn load(from: &mut Unpacker<'_>, tables: &[u64], max_lines: usize) -> Option<Self> {
         let mut ledger = Self::default();
         ledger.bound(max_lines);
         let inner = ledger.inner.get_mut();
@@ -115,11 +115,12 @@ impl Ledger {
         let mut fits = true;
         for _ in 0..from.number()? {
             let (receipt, until) = (u64::from_le_bytes(from.raw()?), from.number()?);
-            fits &= until <= now || inner.used.len() < ledger.max_lines;
-            if until > now && fits {
+            fits &= inner.used.len() < ledger.max_lines;
+            if fits {
                 inner.used.insert(receipt, until);
             }
         }
+        inner.sweep_later();
         for _ in 0..from.number()? {
             let table = usize::try_from(from.number()?).ok().and_then(|index| tables.get(index))?;
             let (key, at) = (Key::load(from)?, from.time()?);
@@ -152,8 +153,12 @@ impl Inner {
     fn sweep(&mut self, now: u64, max_lines: usize) {
         if self.used.len() >= self.sweep_at.min(max_lines) {
             self.used.retain(|_, until| *until > now);
-            self.sweep_at = 64 + 2 * self.used.len();
+            self.sweep_later();
         }
+    }
+
+    fn sweep_later(&mut self) {
+        self.sweep_at = 64 + 2 * self.used.len();
     }
 }
 
@@ -168,6 +173,36 @@ mod tests {
         assert!(!ledger.spend(5, 100, 2), "used before");
         assert!(!ledger.spend(5000, 100, 2), "no room");
         assert!(ledger.spend(5000, 300, 200), "the others no longer matter");
+    }
+
+    #[test]
+    fn a_ledger_that_finds_no_room_for_its_lines_voids_all_that_came_before() {
+        let large = Ledger { max_lines: 5000, ..Ledger::default() };
+        assert!((0..2000).all(|receipt| large.spend(receipt, 100, 1)));
+        let mut bytes = Vec::new();
+        let mut packer = Packer::new(&mut bytes, 50);
+        large.save(&[], &mut packer);
+        packer.finish().expect("a vector takes all");
+        let load = |max_lines| {
+            let mut input = bytes.as_slice();
+            let mut from = Unpacker::new(&mut input);
+            from.base = 50;
+            Ledger::load(&mut from, &[], max_lines).expect("just packed")
+        };
+        let key = Key::of(&crate::key::Digester::new(b""), b"a");
+        assert!(!load(5000).spend(1999, 100, 60) && !load(5000).is_void(1, key, 50));
+        assert!(load(1024).is_void(1, key, 50) && !load(1024).is_void(1, key, 51));
+    }
+
+    #[test]
+    fn lost_times_are_void_and_few() {
+        let ledger = Ledger::default();
+        let key = Key::of(&crate::key::Digester::new(b""), b"a");
+        (1..200).for_each(|life| ledger.lose(100 * life, 100 * life + 9));
+        ledger.lose(7, 6);
+        assert!(ledger.inner.lock().lost.len() <= MAX_LOST);
+        assert!((1..200).all(|life| [0, 9].iter().all(|at| ledger.is_void(1, key, 100 * life + at))));
+        assert!([6, 7, 99, 19_899, 19_910].iter().all(|at| !ledger.is_void(1, key, *at)));
     }
 
     #[test]

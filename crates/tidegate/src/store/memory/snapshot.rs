@@ -204,8 +204,7 @@ impl Memory {
             keys += prepared.table.load(&self.seed, &prepared, latest, from)?;
             Some(prepared)
         })?;
-        let tables: Vec<u64> = policies.iter().map(|prepared| prepared.table.made()).collect();
-        let ledger = Ledger::load(from, &tables, max_keys, now)?;
+        let ledger = Ledger::load(from, &made(&policies), max_keys)?;
         ledger.lose(lost_from, latest);
         from.is_done().then(|| (PolicySet::saved(policies), keys, ledger))
     }
@@ -246,8 +245,7 @@ impl Inner<Memory> {
             keys += prepared.table.save(prepared, now, &mut to)?;
         }
         // After the states: a refund or reset that is seen in those is known to be one.
-        let tables: Vec<u64> = set.policies.iter().map(|prepared| prepared.table.made()).collect();
-        self.store.ledger.save(&tables, now, &mut to);
+        self.store.ledger.save(&made(&set.policies), &mut to);
         drop(replacing);
         let bytes = to.finish()?;
         new.replace(path)?;
@@ -386,6 +384,11 @@ fn parent(path: &Path) -> &Path {
         Some(parent) if parent != Path::new("") => parent,
         _ => Path::new("."),
     }
+}
+
+/// By which numbers the ledger knows the tables of policies.
+fn made(policies: &[Prepared]) -> Vec<u64> {
+    policies.iter().map(|prepared| prepared.table.made()).collect()
 }
 
 fn cut_short(error: io::Error) -> SnapshotError {
