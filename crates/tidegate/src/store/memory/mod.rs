@@ -1,5 +1,6 @@
 //! The memory store: one typed table per policy, decided under the locks of the shards that a hit touches.
 
+mod draft;
 mod ledger;
 mod places;
 mod shards;

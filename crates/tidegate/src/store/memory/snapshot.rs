@@ -1,5 +1,5 @@
-//! The memory store in a file, so that what was counted outlives the process: when the file is written and read, and how it is
-//! replaced. What is in it is packed by those it belongs to, in this order:
+//! The memory store in a file, so that what was counted outlives the process: when the file is written and read. What is in it is
+//! packed by those it belongs to, in this order:
 //!
 //! `tidegate`, version, time · for each policy: what it was and its eras, its keys and their states, the state that keys share ·
 //! the ledger · a BLAKE3 checksum of all that.
@@ -7,9 +7,8 @@
 //! A restored limiter is one whose policies of before are replaced by those of now, as `configure` does it.
 
 use std::{
-    fs::{self, File, OpenOptions, TryLockError},
-    hash::{BuildHasher, RandomState},
-    io::{self, ErrorKind, Read, Seek, SeekFrom, Write},
+    fs::{self, File},
+    io::{self, ErrorKind, Read, Seek, SeekFrom},
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -21,7 +20,10 @@ use std::{
 
 use parking_lot::Mutex;
 
-use super::{Ledger, Memory};
+use super::{
+    Ledger, Memory,
+    draft::{self, Draft},
+};
 use crate::{
     Builder, Limiter, SnapshotError,
     limiter::Inner,
@@ -141,14 +143,15 @@ impl Memory {
     /// Reads the snapshot, if there is to be one.
     pub(super) fn restore_snapshot(&mut self, max_keys: usize, now: u64) -> Option<PolicySet> {
         let path = self.snapshots.wanted.as_ref()?.path.clone();
-        clear_away(&path);
+        draft::clear_away(&path);
         let read = match File::open(&path) {
             Ok(mut file) => self.read(&mut file, max_keys, now).map(Some),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error.into()),
         };
         if let Err(error) = &read {
-            let aside = with_suffix(&path, ".refused");
+            let mut aside = path.clone().into_os_string();
+            aside.push(".refused");
             let kept = path.is_file() && fs::rename(&path, aside).is_ok();
             warn("a snapshot was refused, the limiter starts with nothing counted", &path, *error, Some(kept));
         }
@@ -229,7 +232,7 @@ impl Inner<Memory> {
     /// `under_way`: how long hits may have been, in microseconds.
     fn save(&self, path: &Path, under_way: u64) -> Result<Saved, SnapshotError> {
         let _saving = self.store.snapshots.saving.lock();
-        let mut new = Temporary::beside(path)?;
+        let mut new = Draft::beside(path)?;
         // No configuration comes between its parts.
         let replacing = self.replacing.lock();
         let (set, now) = (self.set.load(), self.clock.now());
@@ -301,88 +304,6 @@ impl Inner<Memory> {
             warn("a snapshot was not written", path, error, None);
         }
         self.store.snapshots.status.lock().saved = Some(saved);
-    }
-}
-
-/// A new file beside the one that it is to replace; removed if it does not.
-struct Temporary {
-    path: PathBuf,
-    file: File,
-}
-
-impl Temporary {
-    fn beside(path: &Path) -> io::Result<Self> {
-        loop {
-            let random = RandomState::new().hash_one(path);
-            let path = hidden(path, &format!("{random:016x}"))?;
-            let mut options = OpenOptions::new();
-            options.write(true).create_new(true);
-            #[cfg(unix)]
-            std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-            let file = options.open(&path)?;
-            // Locked, it is not cleared away; where there are no locks, nothing is.
-            let _ = file.lock();
-            let new = Self { path, file };
-            // Cleared away before it was locked?
-            if new.path.exists() {
-                return Ok(new);
-            }
-        }
-    }
-
-    /// On the disk first, then in its place: whoever dies between leaves the old file or the new one.
-    fn replace(mut self, path: &Path) -> io::Result<()> {
-        self.file.flush()?;
-        self.file.sync_all()?;
-        fs::rename(&self.path, path)?;
-        #[cfg(unix)]
-        File::open(parent(path))?.sync_all()?;
-        Ok(())
-    }
-}
-
-impl Drop for Temporary {
-    fn drop(&mut self) {
-        // It is not there if it has replaced the other.
-        let _ = fs::remove_file(&self.path);
-    }
-}
-
-/// Removes what processes have left that died while they wrote to this place.
-fn clear_away(path: &Path) {
-    let Ok(entries) = fs::read_dir(parent(path)) else { return };
-    for entry in entries.flatten() {
-        let Some(name) = entry.file_name().to_str().map(ToOwned::to_owned) else { continue };
-        let random = name.strip_suffix(TEMPORARY).and_then(|name| name.rsplit_once('.')).map(|(_, random)| random.to_owned());
-        let ours =
-            random.and_then(|random| hidden(path, &random).ok()).is_some_and(|ours| ours.file_name() == Some(&entry.file_name()));
-        // Who is alive holds the lock.
-        let left = |file: File| !matches!(file.try_lock(), Err(TryLockError::WouldBlock | TryLockError::Error(_)));
-        if ours && File::open(entry.path()).is_ok_and(left) {
-            let _ = fs::remove_file(entry.path());
-        }
-    }
-}
-
-const TEMPORARY: &str = ".tmp";
-
-fn hidden(path: &Path, random: &str) -> io::Result<PathBuf> {
-    let mut name = std::ffi::OsString::from(".");
-    name.push(path.file_name().ok_or(ErrorKind::InvalidInput)?);
-    name.push(format!(".{random}{TEMPORARY}"));
-    Ok(path.with_file_name(name))
-}
-
-fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
-    let mut path = path.as_os_str().to_owned();
-    path.push(suffix);
-    path.into()
-}
-
-fn parent(path: &Path) -> &Path {
-    match path.parent() {
-        Some(parent) if parent != Path::new("") => parent,
-        _ => Path::new("."),
     }
 }
 
@@ -526,7 +447,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let (whole, _) = small(folder.path());
         let path = folder.path().join("place");
-        let dead = hidden(&path, "0123456789abcdef").expect("a name");
+        let dead = folder.path().join(".place.0123456789abcdef.tmp");
         for length in 0..=whole.len() {
             fs::write(&path, &whole).expect("a folder to write to");
             fs::write(&dead, &whole[..length]).expect("a folder to write to");
@@ -534,19 +455,5 @@ mod tests {
             assert_eq!(limiter.store().snapshot_status().restored.map(|saved| saved.map(|saved| saved.keys)), Ok(Some(12)));
             assert!(!dead.exists());
         }
-    }
-
-    #[test]
-    fn what_is_being_written_is_not_cleared_away() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("place");
-        let foreign = folder.path().join(".other.0123456789abcdef.tmp");
-        fs::write(&foreign, "").expect("a folder to write to");
-        let new = Temporary::beside(&path).expect("a folder to write to");
-        clear_away(&path);
-        assert!(new.path.exists() && foreign.exists());
-        let left = new.path.clone();
-        drop(new);
-        assert!(!left.exists());
     }
 }
