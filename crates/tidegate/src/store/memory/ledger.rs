@@ -75,8 +75,8 @@ impl Ledger {
         }
         if lost.len() > MAX_LOST {
             // What lies between the two oldest goes with them.
-            let (first, _) = lost.remove(0);
-            lost[0].0 = lost[0].0.min(first);
+            let (first, last) = lost.remove(0);
+            lost[0] = (lost[0].0.min(first), lost[0].1.max(last));
         }
     }
 
