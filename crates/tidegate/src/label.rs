@@ -14,7 +14,7 @@ pub(crate) struct Label {
     pub(crate) algorithm: Algorithm,
     /// How many attributes make the key.
     pub(crate) attributes: u16,
-    grains: u32,
+    pub(crate) grains: u32,
 }
 
 impl Label {

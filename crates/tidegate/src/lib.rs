@@ -1,6 +1,6 @@
 //! A rate limiter to embed: seven algorithms behind one contract, several policies per request, decisions that explain
-//! themselves. In memory it is synchronous, without a runtime or a background thread; with the feature `redis` the same
-//! policies decide for every machine, on Redis or Valkey.
+//! themselves. In memory it is synchronous, without a runtime or, unless asked for, a background thread; with the feature `redis`
+//! the same policies decide for every machine, on Redis or Valkey.
 //!
 //! # From nothing
 //!
@@ -128,6 +128,24 @@
 //! # Ok::<(), tidegate::ConfigError>(())
 //! ```
 //!
+//! # Restarts
+//!
+//! [`Builder::snapshot`] keeps what was counted in a file: read when the limiter is built, written when its last handle is dropped
+//! and, if wanted, at intervals; [`Limiter::save`] writes one at any time. A restored limiter answers as one that lived on.
+//!
+//! ```
+//! # use tidegate::{Limiter, Policy, Quota, Snapshot};
+//! # let path = std::env::temp_dir().join(format!("tidegate-guide-{}", std::process::id()));
+//! let build = || {
+//!     let policy = Policy::new("daily", Quota::per_day(5));
+//!     Limiter::builder().policy(policy).snapshot(Snapshot::new(&path)).build()
+//! };
+//! assert!(build()?.check_n("user:42", 5).is_allowed());
+//! assert!(!build()?.check("user:42").is_allowed());
+//! # std::fs::remove_file(&path).unwrap();
+//! # Ok::<(), tidegate::ConfigError>(())
+//! ```
+//!
 //! # Which keys, and why
 //!
 //! [`inspect`](Limiter::inspect) says what is stored for a key, [`top`](Limiter::top) who is denied most.
@@ -176,6 +194,7 @@ mod key;
 mod label;
 mod lease;
 mod limiter;
+mod packed;
 mod policy;
 mod quota;
 mod receipt;
@@ -187,7 +206,7 @@ pub use algorithm::{Algorithm, UnknownAlgorithm};
 pub use builder::Builder;
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use decision::{Decision, Outcome};
-pub use error::{ConfigError, QuotaError, ReceiptError, StoreError};
+pub use error::{ConfigError, QuotaError, ReceiptError, SnapshotError, StoreError};
 pub use hit::Hit;
 pub use inspection::{Entry, Inspection};
 pub use lease::Held;
@@ -197,7 +216,10 @@ pub use quota::Quota;
 pub use receipt::Receipt;
 #[cfg(feature = "redis")]
 pub use store::redis::{Pending, Redis, Status};
-pub use store::{Source, Store, memory::Memory};
+pub use store::{
+    Source, Store,
+    memory::{Memory, Saved, Snapshot, SnapshotStatus},
+};
 pub use top::Ranked;
 
 /// The examples of the repository's README are tests too.

@@ -19,7 +19,7 @@ use crate::{
     error::ConfigError,
     key::Digester,
     set::{Making, PolicySet, Prepared, Stance},
-    store::Intent,
+    store::{Intent, memory::Keeper},
 };
 
 /// Decides hits by a set of policies. Cheap to clone; clones share everything.
@@ -51,6 +51,8 @@ pub struct Limiter<S: Store = Memory> {
     /// The set at the time that this handle was made. As long as it is the newest, a hit needs no other and pays nothing
     /// for the possibility that there might be one.
     pub(crate) set: Arc<PolicySet>,
+    /// Dropped with the last handle.
+    pub(crate) keeper: Option<Arc<Keeper>>,
 }
 
 pub(crate) struct Inner<S> {
@@ -288,7 +290,7 @@ impl Time {
 impl<S: Store> Clone for Limiter<S> {
     /// Another handle on the same limiter.
     fn clone(&self) -> Self {
-        Self { inner: Arc::clone(&self.inner), set: self.inner.set.load_full() }
+        Self { inner: Arc::clone(&self.inner), set: self.inner.set.load_full(), keeper: self.keeper.clone() }
     }
 }
 

@@ -5,6 +5,8 @@ pub(crate) mod memory;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
 
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 
 use crate::{
@@ -14,8 +16,10 @@ use crate::{
     key::{Digester, Key},
     label::Label,
     lease::Lease,
+    limiter::Inner,
     set::{PolicySet, Stance},
 };
+use memory::Keeper;
 
 /// Where states live, and with that how a limiter answers: at once ([`Memory`](crate::Memory)), or to who awaits it
 #[cfg_attr(feature = "redis", doc = "([`Redis`](crate::Redis)).")]
@@ -30,6 +34,18 @@ pub trait Store: Sized + Send + Sync + 'static {
     /// Begins to serve.
     #[doc(hidden)]
     fn start(&mut self, max_keys: usize) -> Result<(), ConfigError>;
+
+    /// What it has from an earlier life, as the set of policies that it had then.
+    #[doc(hidden)]
+    fn restore(&mut self, _max_keys: usize, _now: u64) -> Option<PolicySet> {
+        None
+    }
+
+    /// What is to be dropped with the last handle of a limiter.
+    #[doc(hidden)]
+    fn keep(_inner: &Arc<Inner<Self>>) -> Option<Arc<Keeper>> {
+        None
+    }
 
     /// How many instances share a quota when each decides by itself; nothing where none ever does.
     #[doc(hidden)]

@@ -16,6 +16,7 @@ mod model;
 mod policies;
 mod receipts;
 mod reconfigure;
+mod restarts;
 mod several;
 mod stepping;
 mod threads;

@@ -1,19 +1,25 @@
 //! The memory store: one typed table per policy, decided under the locks of the shards that a hit touches.
 
+mod draft;
 mod ledger;
 mod places;
 mod shards;
+mod snapshot;
 
 use std::{
     hash::{BuildHasher, Hasher},
+    io,
     sync::Arc,
 };
 
 use smallvec::SmallVec;
 
+pub(crate) use self::snapshot::Keeper;
+pub use self::snapshot::{Saved, Snapshot, SnapshotStatus};
 use self::{
     ledger::Ledger,
     shards::{Shards, Slot, Stale},
+    snapshot::Snapshots,
 };
 use super::{Amendment, Answer, Ask, Asks, Intent, Question, Records, Store};
 use crate::{
@@ -22,6 +28,8 @@ use crate::{
     error::ConfigError,
     key::Key,
     lease::Lease,
+    limiter::Inner,
+    packed::{Packer, Unpacker},
     receipt::Charged,
     set::{PolicySet, Prepared, Stance},
 };
@@ -31,6 +39,7 @@ use crate::{
 pub struct Memory {
     seed: Seed,
     ledger: Ledger,
+    snapshots: Snapshots,
 }
 
 #[expect(private_interfaces, reason = "nobody else is to call these")]
@@ -44,6 +53,14 @@ impl Store for Memory {
 
     fn shared_by(&self) -> Option<u64> {
         None
+    }
+
+    fn restore(&mut self, max_keys: usize, now: u64) -> Option<PolicySet> {
+        self.restore_snapshot(max_keys, now)
+    }
+
+    fn keep(inner: &Arc<Inner<Self>>) -> Option<Arc<Keeper>> {
+        Keeper::start(inner)
     }
 
     /// The path of every hit.
@@ -294,6 +311,18 @@ macro_rules! tables {
             ) -> Decision {
                 match self {
                     $(Self::$variant(shards) => shards.decide(seed, prepared, ask, intent, now, again),)*
+                }
+            }
+
+            fn save(&self, prepared: &Prepared, now: u64, to: &mut Packer<'_>) -> io::Result<usize> {
+                match self {
+                    $(Self::$variant(shards) => shards.save(prepared, now, to),)*
+                }
+            }
+
+            fn load(&self, seed: &Seed, prepared: &Prepared, now: u64, from: &mut Unpacker<'_>) -> Option<usize> {
+                match self {
+                    $(Self::$variant(shards) => shards.load(seed, prepared, now, from),)*
                 }
             }
 
