@@ -87,6 +87,8 @@ impl<S: Store> Builder<S> {
             clock,
             digester,
             max_keys,
+            #[cfg(feature = "waiting")]
+            waiting: Default::default(),
         };
         Ok(Limiter { inner: Arc::new(inner), set })
     }

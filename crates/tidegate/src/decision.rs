@@ -55,6 +55,24 @@ impl Decision {
         self.first.iter_mut().chain(self.more.iter_mut().flatten()).for_each(|record| record.answer.source = source);
     }
 
+    /// Denies what was not charged: it has to wait this many microseconds at least, behind others.
+    #[cfg(feature = "waiting")]
+    pub(crate) fn deny(&mut self, wait: u64) {
+        for record in self.first.iter_mut().chain(self.more.iter_mut().flatten()).filter(|record| record.ask.enforced) {
+            match &mut record.answer.verdict {
+                Verdict::Denied { retry_after } => *retry_after = wait.max(*retry_after),
+                verdict @ Verdict::Allowed => *verdict = Verdict::Denied { retry_after: wait },
+                Verdict::Never => {}
+            }
+        }
+        self.allowed = false;
+    }
+
+    #[cfg(feature = "waiting")]
+    pub(crate) fn asks(&self) -> impl Iterator<Item = &Ask> {
+        self.records().map(|record| &record.ask)
+    }
+
     fn records(&self) -> impl Iterator<Item = &Record> + Clone {
         self.first.iter().chain(self.more.iter().flatten())
     }

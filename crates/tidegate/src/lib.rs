@@ -173,6 +173,8 @@ mod receipt;
 mod set;
 mod store;
 mod top;
+#[cfg(feature = "waiting")]
+mod waiting;
 
 pub use algorithm::{Algorithm, UnknownAlgorithm};
 pub use builder::Builder;

@@ -5,7 +5,13 @@ pub(crate) mod memory;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
 
+#[cfg(feature = "waiting")]
+use std::sync::Arc;
+
 use smallvec::SmallVec;
+
+#[cfg(feature = "waiting")]
+use crate::StoreError;
 
 use crate::{
     Decision, Hit, Limiter, Ranked, Receipt,
@@ -24,7 +30,11 @@ use crate::{
 #[expect(private_interfaces, reason = "nobody else is to call or to implement these")]
 pub trait Store: Sized + Send + Sync + 'static {
     /// What the methods of a limiter on this store return where others return a `T`.
-    type Reply<T: Send + 'static>;
+    type Reply<T: Send + 'static>: Send;
+
+    /// What is got by awaiting where others return a `T`.
+    #[cfg(feature = "waiting")]
+    type Awaited<T: Send + 'static>: Send;
 
     /// Begins to serve.
     #[doc(hidden)]
@@ -62,6 +72,25 @@ pub trait Store: Sized + Send + Sync + 'static {
     /// One set of policies has come in the place of another.
     #[doc(hidden)]
     fn replaced(&self, old: &PolicySet, new: &PolicySet);
+
+    /// What a reply comes to.
+    #[doc(hidden)]
+    #[cfg(feature = "waiting")]
+    fn told<T: Send + 'static>(reply: Self::Reply<T>) -> impl Future<Output = Result<T, StoreError>> + Send;
+
+    #[doc(hidden)]
+    #[cfg(feature = "waiting")]
+    fn awaited<T: Send + 'static>(told: Result<T, StoreError>) -> Self::Awaited<T>;
+
+    /// Checks a hit. Dropped before it has answered, it gives back what was charged.
+    #[doc(hidden)]
+    #[cfg(feature = "waiting")]
+    fn ask(limiter: &Limiter<Self>, hit: &Hit<'_>) -> impl Future<Output = Result<Decision, StoreError>> + Send;
+
+    /// How keys stand; no records where that cannot be told. The asks are in the order in which to lock.
+    #[doc(hidden)]
+    #[cfg(feature = "waiting")]
+    fn foresee(limiter: &Limiter<Self>, set: Arc<PolicySet>, asks: Asks) -> Self::Reply<Records>;
 
     #[doc(hidden)]
     fn map<T: Send + 'static, U: Send + 'static>(

@@ -51,7 +51,8 @@ fn debts_grow_to_a_century_and_no_further() {
         let quota = Quota::new(1, Quota::MAX_WINDOW).unwrap();
         let scene = Scene::new(algorithm, if has_burst(algorithm) { quota.burst(18) } else { quota });
         let year = scene.window();
-        let steps = [Step::Charge(31), Step::Charge(42), Step::Charge(31), Step::Wait(year + 1), Step::Charge(5), Step::Refund(2)];
+        let steps =
+            [Step::Charge(31), Step::Charge(42), Step::Charge(31), Step::Wait(year + 1), Step::Charge(5), Step::Refund(2)];
         agree((scene, steps.to_vec())).unwrap();
     });
 }
