@@ -2,12 +2,10 @@
 //! Futures are polled by hand, in any order, on a clock that stands still until it is moved; no runtime is needed for that.
 
 use std::{
+    collections::BTreeSet,
     future::Future,
     pin::Pin,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
+    sync::{Arc, Mutex},
     task::{Context, Poll, Wake, Waker},
     time::Duration,
 };
@@ -20,24 +18,25 @@ use crate::{
     world::{Answer, START, limiter_at},
 };
 
-/// Whether a future was woken since it was last polled.
-struct Woken(AtomicBool);
+/// Wakes a future, by its number.
+struct Bell {
+    number: usize,
+    woken: Arc<Mutex<BTreeSet<usize>>>,
+}
 
-impl Wake for Woken {
+impl Wake for Bell {
     fn wake(self: Arc<Self>) {
-        self.0.store(true, Relaxed);
+        self.woken.lock().unwrap().insert(self.number);
     }
 }
 
-struct Task {
-    future: Pin<Box<dyn Future<Output = Decision> + Send>>,
-    woken: Arc<Woken>,
-}
+type Task = Pin<Box<dyn Future<Output = Decision> + Send>>;
 
 /// Futures that are polled when they have been woken.
 #[derive(Default)]
 struct Crowd {
     tasks: Vec<Option<Task>>,
+    woken: Arc<Mutex<BTreeSet<usize>>>,
     /// Which of those that are woken is polled next.
     draw: u64,
     polls: usize,
@@ -45,7 +44,13 @@ struct Crowd {
 
 impl Crowd {
     /// Adds one that waits for `cost`, and polls it; its number.
-    fn wait(&mut self, limiter: &Limiter, hit: &'static [(&str, &str)], cost: u64, timeout: Option<u64>) -> (usize, Option<Decision>) {
+    fn wait(
+        &mut self,
+        limiter: &Limiter,
+        hit: &'static [(&str, &str)],
+        cost: u64,
+        timeout: Option<u64>,
+    ) -> (usize, Option<Decision>) {
         let limiter = limiter.clone();
         let future = Box::pin(async move {
             let hit = hit.iter().fold(Hit::new(), |hit, (name, value)| hit.attribute(name, *value)).cost(cost);
@@ -54,17 +59,15 @@ impl Crowd {
                 None => limiter.acquire(hit).await,
             }
         });
-        self.tasks.push(Some(Task { future, woken: Arc::new(Woken(AtomicBool::new(true))) }));
+        self.tasks.push(Some(future));
         let number = self.tasks.len() - 1;
         (number, self.poll(number))
     }
 
     fn poll(&mut self, number: usize) -> Option<Decision> {
-        let task = self.tasks[number].as_mut().expect("it waits");
-        task.woken.0.store(false, Relaxed);
-        let waker = Waker::from(Arc::clone(&task.woken));
+        let waker = Waker::from(Arc::new(Bell { number, woken: Arc::clone(&self.woken) }));
         self.polls += 1;
-        match task.future.as_mut().poll(&mut Context::from_waker(&waker)) {
+        match self.tasks[number].as_mut()?.as_mut().poll(&mut Context::from_waker(&waker)) {
             Poll::Ready(decision) => {
                 self.tasks[number] = None;
                 Some(decision)
@@ -77,13 +80,11 @@ impl Crowd {
     fn run(&mut self) -> Vec<(usize, Decision)> {
         let mut answered = Vec::new();
         loop {
-            let woken = |task: &Option<Task>| task.as_ref().is_some_and(|task| task.woken.0.load(Relaxed));
-            let woken: Vec<usize> = (0..self.tasks.len()).filter(|number| woken(&self.tasks[*number])).collect();
-            if woken.is_empty() {
-                return answered;
-            }
-            self.draw = self.draw.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            let number = woken[(self.draw >> 33) as usize % woken.len()];
+            let mut woken = self.woken.lock().unwrap();
+            let index = next(&mut self.draw) as usize % woken.len().max(1);
+            let Some(number) = woken.iter().nth(index).copied() else { return answered };
+            woken.remove(&number);
+            drop(woken);
             answered.extend(self.poll(number).map(|decision| (number, decision)));
             assert!(self.polls < 1_000_000, "somebody is woken over and over");
         }
@@ -92,6 +93,12 @@ impl Crowd {
     fn cancel(&mut self, number: usize) {
         self.tasks[number] = None;
     }
+}
+
+/// Numbers that seem to be drawn.
+fn next(draw: &mut u64) -> u64 {
+    *draw = draw.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    *draw >> 33
 }
 
 const KEY: &[(&str, &str)] = &[("key", "k")];
@@ -123,10 +130,17 @@ fn policies(algorithm: Algorithm, limits: (u64, u64)) -> [Policy; 2] {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Arrive { hit: usize, cost: u64, timeout: Option<u64> },
+    Arrive {
+        hit: usize,
+        cost: u64,
+        timeout: Option<u64>,
+    },
     /// Of those who wait, counted round.
     Cancel(usize),
-    Check { hit: usize, cost: u64 },
+    Check {
+        hit: usize,
+        cost: u64,
+    },
     /// Of the receipts so far, counted round.
     Refund(usize),
     Settle(usize, u64),
@@ -229,7 +243,7 @@ impl Pair {
             }
             Step::Pass(micros) => self.clock.advance(Duration::from_micros(micros)),
             Step::Limit(limit) => {
-                [&limiter, &twin].map(|limiter| limiter.set_quota("per-user", quota(limit)).unwrap());
+                [&limiter, &twin].into_iter().for_each(|limiter| limiter.set_quota("per-user", quota(limit)).unwrap());
                 self.waiters.iter_mut().for_each(|waiter| waiter.due = 0);
             }
         }
@@ -254,11 +268,8 @@ impl Pair {
             let late = now > waiter.deadline;
             let (number, hit, cost, deadline) = (waiter.number, hit(waiter.hit), waiter.cost, waiter.deadline);
             let known = |limiter: &Limiter| limiter.peek(&hit.clone().cost(cost)).outcomes().any(|outcome| outcome.is_hopeless());
-            let expected = if known(&self.twin) || first && !late && now >= waiter.due {
-                Some(self.twin.check_n(&hit, cost))
-            } else {
-                None
-            };
+            let expected =
+                if known(&self.twin) || first && !late && now >= waiter.due { Some(self.twin.check_n(&hit, cost)) } else { None };
             let wait = expected.as_ref().and_then(Decision::retry_after).map_or(0, |wait| wait.as_micros() as u64);
             if !late && (expected.is_none() || wait > 0 && now + wait <= deadline) {
                 if expected.is_some() {
@@ -318,11 +329,10 @@ fn waiters_are_served_in_order_and_as_soon_as_the_limit_allows() {
     );
 }
 
-/// Lets time pass until number `last` is answered, not further than it must; when that is, and what.
-fn until_answered(crowd: &mut Crowd, limiter: &Limiter, clock: &ManualClock, costs: &[u64]) -> (u64, Decision) {
+/// Lets time pass until the last is answered, not further than it must, with `first` to be served next; when that is, and what.
+fn until_answered(crowd: &mut Crowd, limiter: &Limiter, clock: &ManualClock, costs: &[u64], mut first: usize) -> (u64, Decision) {
     let began = clock.epoch_micros();
     let last = costs.len() - 1;
-    let mut first = 0;
     loop {
         for (number, decision) in crowd.run() {
             if number == last {
@@ -340,11 +350,13 @@ fn until_answered(crowd: &mut Crowd, limiter: &Limiter, clock: &ManualClock, cos
 fn a_timeout_is_refused_at_once_when_those_ahead_take_too_long_and_never_otherwise() {
     let strategy = |algorithm| {
         let limits = (1..10u64, 1..10u64);
-        (Just(algorithm), limits, vec((1..10u64, 0..WINDOW), 0..8), vec(1..10u64, 2..12))
+        let costs = prop_oneof![vec(Just(1), 2..30), vec(1..10u64, 2..12)];
+        (Just(algorithm), limits, vec((1..10u64, 0..WINDOW), 0..8), costs)
     };
     property(300, strategy, |(algorithm, (limit, burst), before, costs)| {
         let costs: Vec<u64> = costs.into_iter().map(|cost| 1 + cost % limit.min(burst)).collect();
-        let quota = if matches!(algorithm, Algorithm::TokenBucket | Algorithm::Gcra) { quota(limit).burst(burst) } else { quota(limit) };
+        let quota =
+            if matches!(algorithm, Algorithm::TokenBucket | Algorithm::Gcra) { quota(limit).burst(burst) } else { quota(limit) };
         let world = || {
             let (limiter, clock) = limiter_at(START, [Policy::new("p", quota).algorithm(algorithm)]);
             for (cost, pause) in &before {
@@ -363,27 +375,33 @@ fn a_timeout_is_refused_at_once_when_those_ahead_take_too_long_and_never_otherwi
             return Ok(());
         }
         prop_assert!(crowd.wait(&limiter, KEY, last, None).1.is_none());
-        let served: Vec<u64> = costs[served..].to_vec();
-        crowd.tasks.drain(..costs.len() - served.len());
-        let (time, decision) = until_answered(&mut crowd, &limiter, &clock, &served);
+        let (time, decision) = until_answered(&mut crowd, &limiter, &clock, &costs, served);
         prop_assert!(decision.is_allowed());
 
         let (limiter, clock, mut crowd, _) = world();
         prop_assert!(crowd.wait(&limiter, KEY, last, Some(time)).1.is_none(), "refused, and is served after {}", time);
-        crowd.tasks.drain(..costs.len() - served.len());
-        let (again, decision) = until_answered(&mut crowd, &limiter, &clock, &served);
+        let (again, decision) = until_answered(&mut crowd, &limiter, &clock, &costs, served);
         prop_assert!(decision.is_allowed() && again == time);
 
+        // A window may have room left that is too small for the next, and a bucket that is full loses part of a microsecond.
+        let line = &costs[served..];
+        let fills = line.iter().sum::<u64>() <= limit || line.iter().all(|cost| *cost == 1);
+        let slack = match algorithm {
+            Algorithm::SlidingLog | Algorithm::FixedWindow if fills => Some(0),
+            Algorithm::Gcra => Some(0),
+            Algorithm::TokenBucket => Some(line.len() as u64),
+            _ => None,
+        };
         let (limiter, clock, mut crowd, _) = world();
-        let (number, refused) = crowd.wait(&limiter, KEY, last, Some(time - 1));
-        let exact = !matches!(algorithm, Algorithm::SlidingWindow | Algorithm::SlidingCounter);
-        prop_assert!(refused.is_some() || !exact, "not refused at once, though it takes {}", time);
+        let Some(short) = time.checked_sub(1 + slack.unwrap_or(0)) else { return Ok(()) };
+        let (number, refused) = crowd.wait(&limiter, KEY, last, Some(short));
+        prop_assert!(refused.is_some() || slack.is_none(), "not refused at once, though it takes {}", time);
         let refused = refused.unwrap_or_else(|| {
             clock.advance(Duration::from_micros(time));
             crowd.run().into_iter().find(|(answered, _)| *answered == number).unwrap().1
         });
-        prop_assert!(!refused.is_allowed() && refused.retry_after().is_some());
-        if exact {
+        prop_assert!(!refused.is_allowed() && refused.outcomes().all(|outcome| outcome.charged() == 0));
+        if slack == Some(0) {
             prop_assert_eq!(refused.retry_after(), Some(Duration::from_micros(time)));
         }
         Ok(())
@@ -398,7 +416,7 @@ fn one(algorithm: Algorithm, limit: u64) -> (Limiter, ManualClock, Crowd) {
 #[test]
 fn what_makes_room_wakes_who_is_first() {
     for_every_algorithm(|algorithm| {
-        let (limiter, _, mut crowd) = one(algorithm, 2);
+        let (limiter, clock, mut crowd) = one(algorithm, 2);
         let receipt = || limiter.check_n("k", 2).take_receipt().unwrap();
         let makes_room: [&dyn Fn(tidegate::Receipt); 4] = [
             &|receipt| drop(limiter.refund(receipt)),
@@ -408,6 +426,8 @@ fn what_makes_room_wakes_who_is_first() {
         ];
         for make_room in makes_room {
             let _ = limiter.reset("k");
+            // A reset voids the receipts of its own microsecond too.
+            clock.advance(Duration::from_micros(1));
             let receipt = receipt();
             let (first, none) = crowd.wait(&limiter, KEY, 1, None);
             assert!(none.is_none() && crowd.wait(&limiter, KEY, 3, None).1.is_some_and(|decision| !decision.is_allowed()));
@@ -494,8 +514,7 @@ fn ten_thousand_waiters_on_a_hundred_keys() {
         let mut left: Vec<Vec<usize>> = vec![Vec::new(); KEYS];
         let mut draw = 7u64;
         for turn in 0..KEYS * EACH {
-            draw = draw.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            if draw >> 63 == 0 {
+            if next(&mut draw).is_multiple_of(2) {
                 crowd.cancel(turn);
             } else {
                 left[turn % KEYS].push(turn);
