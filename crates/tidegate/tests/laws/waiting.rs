@@ -66,8 +66,9 @@ impl Crowd {
 
     fn poll(&mut self, number: usize) -> Option<Decision> {
         let waker = Waker::from(Arc::new(Bell { number, woken: Arc::clone(&self.woken) }));
+        let task = self.tasks[number].as_mut()?;
         self.polls += 1;
-        match self.tasks[number].as_mut()?.as_mut().poll(&mut Context::from_waker(&waker)) {
+        match task.as_mut().poll(&mut Context::from_waker(&waker)) {
             Poll::Ready(decision) => {
                 self.tasks[number] = None;
                 Some(decision)
@@ -282,6 +283,11 @@ impl Pair {
             let (_, decision) = answered.remove(place.unwrap_or_else(|| panic!("{number} is not answered: {expected:?}")));
             self.waiters.remove(index);
             match expected {
+                // When it is told so, before others are served or after, does not matter.
+                Some(expected) if expected.outcomes().any(|outcome| outcome.is_hopeless()) => {
+                    assert!(decision.outcomes().any(|outcome| outcome.is_hopeless()));
+                    assert!(decision.outcomes().all(|outcome| outcome.charged() == 0));
+                }
                 Some(expected) => self.compare(decision, expected),
                 None => assert!(!decision.is_allowed() && decision.retry_after().is_some(), "late: {decision:?}"),
             }
