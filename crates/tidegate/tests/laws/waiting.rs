@@ -5,7 +5,10 @@ use std::{
     collections::BTreeSet,
     future::Future,
     pin::Pin,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
     task::{Context, Poll, Wake, Waker},
     time::Duration,
 };
@@ -538,5 +541,54 @@ fn ten_thousand_waiters_on_a_hundred_keys() {
                 assert_eq!(served[key].len(), left[key].len().min(before[key] + 10), "{algorithm}, key {key}");
             }
         }
+    });
+}
+
+#[test]
+fn threads_that_acquire_refund_and_cancel_leave_nobody_waiting() {
+    const LIMIT: usize = 3;
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_time().build().unwrap();
+    for_every_algorithm(|algorithm| {
+        // The clock stands still: all that anybody waits for is what others give back.
+        let (limiter, _) = limiter_at(START, [Policy::new("p", quota(LIMIT as u64)).algorithm(algorithm)]);
+        let live = Arc::new(AtomicUsize::new(0));
+        let work = |task: u64| {
+            let (limiter, live) = (limiter.clone(), Arc::clone(&live));
+            async move {
+                let mut draw = task;
+                for _ in 0..50 {
+                    let decision = if next(&mut draw).is_multiple_of(3) {
+                        // Gone at some later poll, or when it is served.
+                        let mut polls = next(&mut draw) % 4;
+                        let mut acquire = Box::pin(limiter.acquire("k"));
+                        let given_up = std::future::poll_fn(move |context| match acquire.as_mut().poll(context) {
+                            Poll::Ready(decision) => Poll::Ready(Some(decision)),
+                            Poll::Pending if polls == 0 => Poll::Ready(None),
+                            Poll::Pending => {
+                                polls -= 1;
+                                context.waker().wake_by_ref();
+                                Poll::Pending
+                            }
+                        });
+                        given_up.await
+                    } else {
+                        Some(limiter.acquire("k").await)
+                    };
+                    if let Some(mut decision) = decision {
+                        assert!(live.fetch_add(1, SeqCst) < LIMIT);
+                        tokio::task::yield_now().await;
+                        live.fetch_sub(1, SeqCst);
+                        let _ = limiter.refund(decision.take_receipt().unwrap());
+                    }
+                }
+            }
+        };
+        runtime.block_on(async {
+            let tasks: Vec<_> = (0..64).map(|task| tokio::spawn(work(task))).collect();
+            for task in tasks {
+                tokio::time::timeout(Duration::from_secs(60), task).await.expect("nobody is forgotten").unwrap();
+            }
+        });
+        assert_eq!(limiter.remaining("k"), Some(LIMIT as u64));
     });
 }

@@ -15,3 +15,4 @@ mod processes;
 mod ranking;
 mod several;
 mod twins;
+mod waiting;
