@@ -114,7 +114,7 @@ fn wall_us() -> u64 {
 #[derive(Clone, Debug)]
 pub struct ManualClock(Arc<Hands>);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Hands {
     epoch_us: AtomicU64,
     #[cfg(feature = "waiting")]
@@ -124,7 +124,11 @@ struct Hands {
 impl ManualClock {
     /// A clock that shows `epoch_micros`.
     pub fn new(epoch_micros: u64) -> Self {
-        Self(Arc::new(Hands { epoch_us: AtomicU64::new(epoch_micros), ..Default::default() }))
+        Self(Arc::new(Hands {
+            epoch_us: AtomicU64::new(epoch_micros),
+            #[cfg(feature = "waiting")]
+            sleepers: Sleepers::default(),
+        }))
     }
 
     /// Shows `epoch_micros` from now on.

@@ -106,6 +106,21 @@
 //! assert_eq!(tokens.remaining("tenant-7"), Some(98_750));
 //! ```
 //!
+//! # Waiting
+//!
+//! With the feature `waiting`, `acquire` waits until a hit is admitted and `acquire_timeout` no longer than it is told to, first come
+//! first served for each key. A dropped future holds nothing.
+//!
+//! ```no_run
+//! # #[cfg(feature = "waiting")]
+//! # async fn example() {
+//! # use tidegate::{Limiter, Quota};
+//! let limiter = Limiter::in_memory(Quota::per_second(10));
+//! let decision = limiter.acquire("api.example.com").await;
+//! assert!(decision.is_allowed());
+//! # }
+//! ```
+//!
 //! # While serving
 //!
 //! [`configure`](Limiter::configure) replaces the policies and [`set_quota`](Limiter::set_quota) one quota; what was counted

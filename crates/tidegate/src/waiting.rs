@@ -71,10 +71,10 @@ impl<S: Store> Limiter<S> {
 
     /// Waits until a hit is admitted, as [`acquire`](Self::acquire) does, but not for longer than `timeout`.
     ///
-    /// The decision is a denied one, and nothing was charged, at once where it is known that the wait would be longer. What is known
-    /// is what those ahead in line ask for, and how soon that can be admitted: exactly, but for `sliding-window`, which may be
-    /// later by its grain, and `sliding-counter`, where only this hit counts. It is denied when the time is up in any case.
-    /// [`retry_after`](Decision::retry_after) is the wait that is known of.
+    /// The decision is a denied one, with nothing charged, at once where it is known that the wait would be longer; its
+    /// [`retry_after`](Decision::retry_after) is the wait that is known of. Known is how long those ahead in line and then this hit take
+    /// at least, whatever `check` and other processes take besides; with `sliding-counter`, this hit alone. When the time is up it
+    /// is denied in any case. On Redis an answer that is under way then still counts.
     ///
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {

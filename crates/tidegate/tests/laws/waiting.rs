@@ -271,7 +271,7 @@ impl Pair {
             let first = !self.waiters[..index].iter().any(|ahead| ahead.shares_a_key_with(waiter));
             let late = now > waiter.deadline;
             let (number, hit, cost, deadline) = (waiter.number, hit(waiter.hit), waiter.cost, waiter.deadline);
-            let known = |limiter: &Limiter| limiter.peek(&hit.clone().cost(cost)).outcomes().any(|outcome| outcome.is_hopeless());
+            let known = |limiter: &Limiter| limiter.peek(hit.clone().cost(cost)).outcomes().any(|outcome| outcome.is_hopeless());
             let expected =
                 if known(&self.twin) || first && !late && now >= waiter.due { Some(self.twin.check_n(&hit, cost)) } else { None };
             let wait = expected.as_ref().and_then(Decision::retry_after).map_or(0, |wait| wait.as_micros() as u64);
