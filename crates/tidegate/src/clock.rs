@@ -211,7 +211,10 @@ impl Future for Sleeper {
             return Poll::Ready(());
         }
         let id = *self.id.get_or_insert_with(|| hands.sleepers.next.fetch_add(1, Relaxed));
-        wakers.insert((self.until, id), context.waker().clone());
+        let old = wakers.insert((self.until, id), context.waker().clone());
+        drop(wakers);
+        // What goes with it may sleep here too.
+        drop(old);
         Poll::Pending
     }
 }
@@ -220,7 +223,7 @@ impl Future for Sleeper {
 impl Drop for Sleeper {
     fn drop(&mut self) {
         if let Some(id) = self.id {
-            self.clock.0.sleepers.wakers.lock().remove(&(self.until, id));
+            let _waker = self.clock.0.sleepers.wakers.lock().remove(&(self.until, id));
         }
     }
 }

@@ -7,10 +7,7 @@ use std::{
     future::poll_fn,
     sync::{
         Arc,
-        atomic::{
-            AtomicUsize,
-            Ordering::{Acquire, Relaxed},
-        },
+        atomic::{AtomicUsize, Ordering::Relaxed},
     },
     task::{Context, Poll, Waker},
     time::Duration,
@@ -24,7 +21,7 @@ use crate::{
     Algorithm, Decision, Hit, Limiter, Store,
     algorithm::{Plan, Verdict},
     error::StoreError,
-    key::Key,
+    key::{Digester, Key},
     limiter::Inner,
     set::PolicySet,
     store::{Ask, Asks, Intent, Question},
@@ -116,7 +113,7 @@ impl<S: Store> Inner<S> {
     /// Wakes who is first in line for the keys of a decision.
     fn look_again(&self, decision: &Decision) {
         // Who waits has come into line before it found the key without room, and who made room did so before it came here: the
-        // key's lock is between the two.
+        // key's lock is between the two, or the link to the store.
         if self.waiting.count.load(Relaxed) == 0 {
             return;
         }
@@ -132,7 +129,8 @@ impl<S: Store> Inner<S> {
 async fn wait<S: Store>(limiter: &Limiter<S>, hit: &Hit<'_>, deadline: Option<u64>) -> Result<Decision, StoreError> {
     let mut place = Place::new(limiter, hit);
     if let Some(deadline) = deadline {
-        let known = limiter.foresee(place.ahead()).await;
+        // Boxed: it is large and seldom needed, and there may be many who wait.
+        let known = Box::pin(limiter.foresee(place.ahead())).await;
         if limiter.now().saturating_add(known) > deadline {
             drop(place);
             return limiter.refuse(hit, known).await;
@@ -142,7 +140,7 @@ async fn wait<S: Store>(limiter: &Limiter<S>, hit: &Hit<'_>, deadline: Option<u6
         if !place.turn(deadline).await {
             let ahead = place.ahead();
             drop(place);
-            let known = limiter.foresee(ahead).await;
+            let known = Box::pin(limiter.foresee(ahead)).await;
             return limiter.refuse(hit, known).await;
         }
         let decision = S::ask(limiter, hit).await?;
@@ -202,7 +200,7 @@ impl Waiting {
     }
 }
 
-/// Never while the lines are locked: who is woken may come here at once.
+/// Never while the lines are locked: who is woken may come here at once, and so may who is dropped with the last of its wakers.
 fn wake(wakers: Wakers) {
     wakers.into_iter().for_each(Waker::wake);
 }
@@ -215,6 +213,19 @@ type Ids = SmallVec<[Id; 2]>;
 
 fn id(set: &PolicySet, ask: &Ask) -> Id {
     (set.policies[usize::from(ask.policy)].table.made(), ask.key)
+}
+
+/// What a hit has to satisfy, and so is in line for.
+fn lines_of(set: &PolicySet, hit: &Hit<'_>, digester: &Digester) -> (Asks, Ids) {
+    let question = Question::new(set, hit, digester);
+    let asks: Asks = question.asks.iter().filter(|ask| ask.enforced && ask.cost > 0).copied().collect();
+    let capacity = |ask: &Ask| set.policies[usize::from(ask.policy)].plan(ask.plan).capacity;
+    if question.is_barred() || asks.iter().any(|ask| ask.cost > capacity(ask)) {
+        // Who cannot be admitted, ever, is told so and waits for nobody.
+        return Default::default();
+    }
+    let ids = asks.iter().map(|ask| id(set, ask)).collect();
+    (asks, ids)
 }
 
 /// Tickets are numbers that only grow, and every line is in their order. So the lowest of all is first wherever it waits:
@@ -250,10 +261,12 @@ impl Lines {
         first.filter_map(|(ticket, _)| waiters.get_mut(ticket)?.nudge()).collect()
     }
 
-    fn enter(&mut self, ticket: u64, id: Id, cost: u64) {
-        let line = self.lines.entry(id).or_default();
-        line.costs.insert(ticket, cost);
-        line.total += u128::from(cost);
+    fn enter(&mut self, ticket: u64, ids: &[Id], asks: &[Ask]) {
+        for (id, ask) in ids.iter().zip(asks) {
+            let line = self.lines.entry(*id).or_default();
+            line.costs.insert(ticket, ask.cost);
+            line.total += u128::from(ask.cost);
+        }
     }
 
     /// Leaves these lines, and passes the turn on where it had come.
@@ -268,6 +281,13 @@ impl Lines {
             }
         }
         self.nudge(&passed)
+    }
+
+    /// Notes how to wake a waiter, and gives back how that was before; not to be dropped while the lines are locked.
+    fn looks(&mut self, ticket: u64, context: &Context<'_>) -> (&mut Waiter, Option<Waker>) {
+        let waiter = self.waiters.entry(ticket).or_default();
+        let old = waiter.waker.replace(context.waker().clone());
+        (waiter, old)
     }
 
     fn is_first(&self, ticket: u64, ids: &[Id]) -> bool {
@@ -315,32 +335,27 @@ struct Ahead {
 
 impl<'a, 'h, S: Store> Place<'a, 'h, S> {
     fn new(limiter: &'a Limiter<S>, hit: &'a Hit<'h>) -> Self {
-        let waiting = &limiter.inner.waiting;
-        let set = limiter.inner.set.load_full();
-        waiting.count.fetch_add(1, Relaxed);
-        let mut lines = waiting.lines.lock();
+        let inner = &limiter.inner;
+        let set = inner.set.load_full();
+        let (asks, ids) = lines_of(&set, hit, &inner.digester);
+        inner.waiting.count.fetch_add(1, Relaxed);
+        let mut lines = inner.waiting.lines.lock();
         let ticket = lines.next_ticket;
         lines.next_ticket += 1;
         lines.waiters.insert(ticket, Waiter::default());
+        lines.enter(ticket, &ids, &asks);
         drop(lines);
-        let mut place = Self { limiter, hit, ticket, set, asks: Asks::new(), ids: Ids::new() };
-        place.enter();
-        place
+        Self { limiter, hit, ticket, set, asks, ids }
     }
 
     /// Goes where the policies in force say, with the ticket that it has.
-    fn enter(&mut self) {
+    fn move_on(&mut self) {
         let inner = &self.limiter.inner;
-        let question = Question::new(&self.set, self.hit, &inner.digester);
-        let capacity = |ask: &Ask| self.set.policies[usize::from(ask.policy)].plan(ask.plan).capacity;
-        let counts = |ask: &&Ask| ask.enforced && ask.cost > 0;
-        // Who cannot be admitted, ever, is told so and waits for nobody.
-        let hopeless = question.is_barred() || question.asks.iter().filter(counts).any(|ask| ask.cost > capacity(ask));
-        let asks: Asks = if hopeless { Asks::new() } else { question.asks.iter().filter(counts).copied().collect() };
-        let ids: Ids = asks.iter().map(|ask| id(&self.set, ask)).collect();
+        self.set = inner.set.load_full();
+        let (asks, ids) = lines_of(&self.set, self.hit, &inner.digester);
         let mut lines = inner.waiting.lines.lock();
         let wakers = lines.leave(self.ticket, &self.ids);
-        ids.iter().zip(&asks).for_each(|(id, ask)| lines.enter(self.ticket, *id, ask.cost));
+        lines.enter(self.ticket, &ids, &asks);
         drop(lines);
         wake(wakers);
         (self.asks, self.ids) = (asks, ids);
@@ -367,16 +382,16 @@ impl<'a, 'h, S: Store> Place<'a, 'h, S> {
         loop {
             let mut lines = inner.waiting.lines.lock();
             let first = lines.is_first(self.ticket, &self.ids);
-            let waiter = lines.waiters.entry(self.ticket).or_default();
-            waiter.waker = Some(context.waker().clone());
+            let (waiter, old) = lines.looks(self.ticket, context);
             // In this order: who replaces the set wakes everybody afterwards.
-            if self.set.version == inner.version.load(Acquire) {
-                waiter.nudged &= !first;
+            let in_force = inner.set.load().version == self.set.version;
+            waiter.nudged &= !first;
+            drop(lines);
+            drop(old);
+            if in_force {
                 return first;
             }
-            drop(lines);
-            self.set = inner.set.load_full();
-            self.enter();
+            self.move_on();
         }
     }
 
@@ -386,12 +401,13 @@ impl<'a, 'h, S: Store> Place<'a, 'h, S> {
         let mut alarm = None;
         poll_fn(|context| {
             let mut lines = inner.waiting.lines.lock();
-            let waiter = lines.waiters.entry(self.ticket).or_default();
-            if waiter.nudged {
+            let (waiter, old) = lines.looks(self.ticket, context);
+            let nudged = waiter.nudged;
+            drop(lines);
+            drop(old);
+            if nudged {
                 return Poll::Ready(());
             }
-            waiter.waker = Some(context.waker().clone());
-            drop(lines);
             alarm.get_or_insert_with(|| inner.clock.sleep_until(at)).as_mut().poll(context)
         })
         .await;
@@ -409,9 +425,10 @@ impl<S: Store> Drop for Place<'_, '_, S> {
     fn drop(&mut self) {
         let waiting = &self.limiter.inner.waiting;
         let mut lines = waiting.lines.lock();
-        lines.waiters.remove(&self.ticket);
+        let waiter = lines.waiters.remove(&self.ticket);
         let wakers = lines.leave(self.ticket, &self.ids);
         drop(lines);
+        drop(waiter);
         waiting.count.fetch_sub(1, Relaxed);
         wake(wakers);
     }
