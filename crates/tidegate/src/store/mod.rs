@@ -12,7 +12,6 @@ use smallvec::SmallVec;
 
 #[cfg(feature = "waiting")]
 use crate::StoreError;
-
 use crate::{
     Decision, Hit, Limiter, Ranked, Receipt,
     algorithm::{Charge, Stored, Verdict},
@@ -32,7 +31,7 @@ pub trait Store: Sized + Send + Sync + 'static {
     /// What the methods of a limiter on this store return where others return a `T`.
     type Reply<T: Send + 'static>: Send;
 
-    /// What is got by awaiting where others return a `T`.
+    /// What awaiting gives where others return a `T`: that, or on a store that is elsewhere a `Result` of it.
     #[cfg(feature = "waiting")]
     type Awaited<T: Send + 'static>: Send;
 
