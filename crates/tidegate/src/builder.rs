@@ -89,6 +89,8 @@ impl<S: Store> Builder<S> {
             clock,
             digester,
             max_keys,
+            #[cfg(feature = "waiting")]
+            waiting: Default::default(),
         };
         let inner = Arc::new(inner);
         Ok(Limiter { keeper: S::keep(&inner), inner, set })

@@ -113,6 +113,21 @@
 //! all or nothing. [`hold`](Limiter::hold) gives a guard; whoever cannot keep one names the lease, and
 //! [renews](Limiter::renew) or [releases](Limiter::release) it by that name, from anywhere.
 //!
+//! # Waiting
+//!
+//! With the feature `waiting`, `acquire` waits until a hit is admitted and `acquire_timeout` no longer than it is told to, first come
+//! first served for each key. A dropped future holds nothing.
+//!
+//! ```no_run
+//! # #[cfg(feature = "waiting")]
+//! # async fn example() {
+//! # use tidegate::{Limiter, Quota};
+//! let limiter = Limiter::in_memory(Quota::per_second(10));
+//! let decision = limiter.acquire("api.example.com").await;
+//! assert!(decision.is_allowed());
+//! # }
+//! ```
+//!
 //! # While serving
 //!
 //! [`configure`](Limiter::configure) replaces the policies and [`set_quota`](Limiter::set_quota) one quota; what was counted
@@ -201,6 +216,8 @@ mod receipt;
 mod set;
 mod store;
 mod top;
+#[cfg(feature = "waiting")]
+mod waiting;
 
 pub use algorithm::{Algorithm, UnknownAlgorithm};
 pub use builder::Builder;

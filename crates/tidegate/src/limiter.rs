@@ -21,6 +21,8 @@ use crate::{
     set::{Making, PolicySet, Prepared, Stance},
     store::{Intent, memory::Keeper},
 };
+#[cfg(feature = "waiting")]
+use crate::{clock::Sleep, waiting::Waiting};
 
 /// Decides hits by a set of policies. Cheap to clone; clones share everything.
 ///
@@ -65,6 +67,8 @@ pub(crate) struct Inner<S> {
     pub(crate) clock: Time,
     pub(crate) digester: Digester,
     pub(crate) max_keys: usize,
+    #[cfg(feature = "waiting")]
+    pub(crate) waiting: Waiting,
 }
 
 /// The usual clock is called directly, any other through a pointer.
@@ -132,7 +136,7 @@ impl<S: Store> Limiter<S> {
 
     /// Forgets the hit's keys in every policy that applies to it, and says how they stand then.
     pub fn reset<'h>(&self, hit: impl Into<Hit<'h>>) -> S::Reply<Decision> {
-        S::reset(self, &hit.into())
+        self.making_room(S::reset(self, &hit.into()))
     }
 
     /// Gives back what a decision charged, as far as it still counts, and says how the keys stand then.
@@ -140,7 +144,7 @@ impl<S: Store> Limiter<S> {
     /// A log forgets the entry; windows and counters subtract it from the grain or window it was counted in while that
     /// lives; buckets give back what would not have refilled since. Never more than that.
     pub fn refund(&self, receipt: Receipt) -> S::Reply<Decision> {
-        S::amend(self, receipt, None)
+        self.making_room(S::amend(self, receipt, None))
     }
 
     /// Decides a hit whose cost is an estimate, with the receipt to [`settle`](Self::settle) it by; none where nothing was charged. What
@@ -167,7 +171,7 @@ impl<S: Store> Limiter<S> {
     /// A policy that counts requests has nothing to correct. A receipt is good for two windows, an hour at least, and what its cost
     /// takes to come back; after that what was charged stays as it is.
     pub fn settle(&self, receipt: Receipt, actual: u64) -> S::Reply<Decision> {
-        S::amend(self, receipt, Some(actual))
+        self.making_room(S::amend(self, receipt, Some(actual)))
     }
 
     /// What is stored for the hit's key under one policy.
@@ -235,6 +239,11 @@ impl<S: Store> Limiter<S> {
         self.replace(policies)
     }
 
+    #[cfg(not(feature = "waiting"))]
+    fn making_room(&self, reply: S::Reply<Decision>) -> S::Reply<Decision> {
+        reply
+    }
+
     fn replace(&self, policies: Vec<Policy>) -> Result<(), ConfigError> {
         let Inner { set, version, store, digester, max_keys, .. } = &*self.inner;
         let serve = |new: Arc<PolicySet>| {
@@ -252,6 +261,8 @@ impl<S: Store> Limiter<S> {
             Memory::carry_over(&new);
             serve(Arc::new(new.without_long_pasts()));
         }
+        #[cfg(feature = "waiting")]
+        self.inner.waiting.wake_all();
         Ok(())
     }
 
@@ -283,6 +294,14 @@ impl Time {
         match self {
             Self::System(clock) => clock.epoch_micros(),
             Self::Other(clock) => clock.epoch_micros(),
+        }
+    }
+
+    #[cfg(feature = "waiting")]
+    pub(crate) fn sleep_until(&self, epoch_micros: u64) -> Sleep {
+        match self {
+            Self::System(clock) => clock.sleep_until(epoch_micros),
+            Self::Other(clock) => clock.sleep_until(epoch_micros),
         }
     }
 }

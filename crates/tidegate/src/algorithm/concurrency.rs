@@ -99,9 +99,8 @@ impl State for Leases {
     }
 
     /// Releases the lease `amount`.
-    fn refund(&mut self, _plan: &Plan, now: u64, _at: u64, amount: u64) {
+    fn refund(&mut self, _plan: &Plan, _now: u64, _at: u64, amount: u64) {
         if let Some(held) = &mut self.0 {
-            held.purge(now);
             held.remove(amount);
         }
         self.0.take_if(|held| held.order.is_empty());
@@ -139,7 +138,8 @@ impl State for Leases {
         let mut held = Held { longest: from.up_to(Quota::MAX)?, ..Held::default() };
         loop {
             match from.up_to(Quota::MAX)? {
-                0 => return Some(Self((!held.order.is_empty()).then(|| Box::new(held)))),
+                0 if held.order.is_empty() => return Some(Self(None)),
+                0 => return (held.longest > 0).then(|| Self(Some(Box::new(held)))),
                 lease => {
                     held.remove(lease);
                     let end = from.time()?;

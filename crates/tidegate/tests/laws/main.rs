@@ -21,5 +21,7 @@ mod several;
 mod stepping;
 mod threads;
 mod traces;
+#[cfg(feature = "waiting")]
+mod waiting;
 mod waits;
 mod world;

@@ -18,3 +18,4 @@ mod processes;
 mod ranking;
 mod several;
 mod twins;
+mod waiting;

@@ -22,6 +22,8 @@ use self::{
     snapshot::Snapshots,
 };
 use super::{Amendment, Answer, Ask, Asks, Intent, Question, Records, Store};
+#[cfg(feature = "waiting")]
+use crate::StoreError;
 use crate::{
     Algorithm, Decision, Hit, Limiter, Ranked, Receipt,
     algorithm::{Evaluation, Stored, Verdict, registry},
@@ -45,6 +47,8 @@ pub struct Memory {
 #[expect(private_interfaces, reason = "nobody else is to call these")]
 impl Store for Memory {
     type Reply<T: Send + 'static> = T;
+    #[cfg(feature = "waiting")]
+    type Awaited<T: Send + 'static> = T;
 
     fn start(&mut self, max_keys: usize) -> Result<(), ConfigError> {
         self.ledger.bound(max_keys);
@@ -95,9 +99,7 @@ impl Store for Memory {
         if renews { !leases.is_empty() && held.all(|held| held) } else { held.fold(false, |any, held| any | held) }
     }
 
-    fn let_go(limiter: &Limiter, leases: Vec<Lease>) {
-        Self::lease(limiter, leases, false);
-    }
+    fn see_to(_limiter: &Limiter, _reply: bool) {}
 
     fn inspect(limiter: &Limiter, ask: Ask) -> (Stored, u64) {
         let now = limiter.now();
@@ -119,6 +121,26 @@ impl Store for Memory {
 
     fn replaced(&self, old: &PolicySet, new: &PolicySet) {
         Self::clear_gone(old, new);
+    }
+
+    #[cfg(feature = "waiting")]
+    fn told<T: Send + 'static>(reply: T) -> impl Future<Output = Result<T, StoreError>> + Send {
+        std::future::ready(Ok(reply))
+    }
+
+    #[cfg(feature = "waiting")]
+    fn awaited<T: Send + 'static>(told: Result<T, StoreError>) -> T {
+        told.expect("memory always answers")
+    }
+
+    #[cfg(feature = "waiting")]
+    fn ask(limiter: &Limiter, hit: &Hit<'_>) -> impl Future<Output = Result<Decision, StoreError>> + Send {
+        Self::told(limiter.check(hit))
+    }
+
+    #[cfg(feature = "waiting")]
+    fn foresee(limiter: &Limiter, set: Arc<PolicySet>, asks: Asks) -> Records {
+        limiter.inner.store.decide(&set, &asks, Intent::Peek, false, limiter.now()).unwrap_or_default()
     }
 
     fn map<T: Send + 'static, U: Send + 'static>(reply: T, change: impl FnOnce(T) -> U) -> U {
