@@ -36,12 +36,17 @@ impl Budget {
     ///
     /// # Errors
     /// The denial, which says when to come back.
-    pub fn call<T>(&self, tenant: &str, estimate: u64, model: impl FnOnce() -> Option<(T, u64)>) -> Result<Option<T>, Decision> {
+    pub fn call<T>(
+        &self,
+        tenant: &str,
+        estimate: u64,
+        model: impl FnOnce() -> Option<(T, u64)>,
+    ) -> Result<Option<T>, Box<Decision>> {
         let call = RandomId::new();
         let hit = Hit::from(tenant).cost(estimate).lease(&call.0);
         let (decision, receipt) = self.limiter.reserve(&hit);
         if !decision.is_allowed() {
-            return Err(decision);
+            return Err(Box::new(decision));
         }
         let answer = model();
         if let Some(receipt) = receipt {
@@ -127,7 +132,7 @@ mod tests {
         for _ in 0..3 {
             assert!(budget.call("a", 1, || Some(((), 1))).is_ok());
         }
-        let denial = budget.call("a", 1, || Some(((), 1))).err().expect("three requests a minute");
+        let denial = budget.call("a", 1, || Some(((), 1))).expect_err("three requests a minute");
         assert_eq!(denial.strictest().expect("it denies").policy(), "requests");
         assert_eq!(budget.tokens_left("a"), 9_997);
     }
