@@ -3,11 +3,10 @@
 
 use std::{cmp::Ordering, fmt, time::Duration};
 
-#[cfg(feature = "redis")]
-use crate::lease::Lease;
 use crate::{
     Algorithm, Quota, Receipt, Source,
     algorithm::Verdict,
+    lease::Lease,
     receipt::{Charged, Origin},
     set::Prepared,
     store::{Answer, Ask, Record, Records},
@@ -71,7 +70,6 @@ impl Decision {
     }
 
     /// The leases that it gave.
-    #[cfg(feature = "redis")]
     pub(crate) fn leases(&self) -> Vec<Lease> {
         let given = |Record { ask, answer, label, .. }: &Record| {
             let gave = label.algorithm == Algorithm::Concurrency && answer.charged.cost > 0;
@@ -90,6 +88,14 @@ impl Decision {
             _ => 0,
         };
         self.records().map(wait).max().unwrap_or(0)
+    }
+
+    /// Whether a policy of leases denies it.
+    #[cfg(feature = "waiting")]
+    pub(crate) fn lacks_places(&self) -> bool {
+        let lacks =
+            |record: &Record| record.answer.verdict != Verdict::Allowed && record.label.algorithm == Algorithm::Concurrency;
+        self.records().any(lacks)
     }
 
     #[cfg(feature = "waiting")]
@@ -230,7 +236,11 @@ impl<'d> Outcome<'d> {
 
     /// The cost that this policy weighed.
     pub fn cost(&self) -> u64 {
-        self.record.ask.cost
+        match self.record.label.algorithm {
+            // It is the number of a lease.
+            Algorithm::Concurrency => self.record.ask.cost.min(1),
+            _ => self.record.ask.cost,
+        }
     }
 
     /// The cost that was charged: 0 where the hit was denied, by this policy or another.

@@ -3,7 +3,7 @@
 use std::hash::{BuildHasher as _, RandomState};
 
 use crate::{
-    Algorithm, Decision, Hit, Limiter, Memory, Store,
+    Algorithm, Decision, Hit, Limiter, Memory, Source, Store,
     key::{Digester, Key},
     set::{PolicySet, Stance},
     store::{Ask, Intent},
@@ -27,12 +27,12 @@ impl Lease {
 /// The attribute of a hit that is the id of its lease.
 pub(crate) const LEASE: &str = "lease";
 
-/// The number of a lease, which is what a hit costs a policy of the algorithm `concurrency`: of its id if it has one, else of one that
-/// nobody knows. From 1 to 2^53 - 1.
-pub(crate) fn number(hit: &Hit<'_>, digester: &Digester) -> u64 {
+/// The number of a lease, which is what a hit costs a policy of the algorithm `concurrency`: of its key and its id if it has one, else
+/// of one that nobody knows. From 1 to 2^53 - 1.
+pub(crate) fn number(hit: &Hit<'_>, key: &Key, digester: &Digester) -> u64 {
     let number = match hit.get(LEASE) {
-        Some(id) => digester.number(id),
-        None => RandomState::new().hash_one(0),
+        Some(id) => digester.number(&[&key.to_bytes(), id].concat()),
+        None => u64::from_be_bytes(anonymous()),
     };
     (number >> 11).max(1)
 }
@@ -40,11 +40,11 @@ pub(crate) fn number(hit: &Hit<'_>, digester: &Digester) -> u64 {
 impl PolicySet {
     /// The leases that a hit is about.
     fn leases(&self, hit: &Hit<'_>, digester: &Digester) -> Vec<Lease> {
-        let number = number(hit, digester);
         let lease = |stance| match stance {
             Stance::Decides(Ask { key, policy, .. }) => {
                 let policy = &self.policies[usize::from(policy)].policy;
-                (policy.algorithm == Algorithm::Concurrency).then(|| Lease::new(&policy.name, key, number))
+                let named = || Lease::new(&policy.name, key, number(hit, &key, digester));
+                (policy.algorithm == Algorithm::Concurrency).then(named)
             }
             Stance::Blocks(_) | Stance::Silent => None,
         };
@@ -78,23 +78,30 @@ impl<S: Store> Limiter<S> {
     /// # Ok::<(), tidegate::ConfigError>(())
     /// ```
     ///
-    /// A lease ends by itself after its time to live, so that who dies frees it; [`Held::renew`] makes it last.
+    /// A lease ends by itself after its time to live, so that who dies frees it; [`Held::renew`] makes it last. Only what this hit was
+    /// given is released: a [named](Hit::lease) lease that was held before stays.
     pub fn hold<'h>(&self, hit: impl Into<Hit<'h>>) -> S::Reply<Held<S>> {
-        let own = RandomState::new().hash_one(0).to_be_bytes();
-        let hit = hit.into().leased(&own);
-        // Made first: who gives up waiting for the answer gives up the lease that may have been given.
-        let leases = self.inner.set.load().leases(&hit, &self.inner.digester);
-        let mut grip = Grip { limiter: self.clone(), leases };
-        S::map(S::decide(self, &hit, Intent::Check), move |decision: Decision| {
-            if !decision.is_allowed() {
+        let hit = hit.into();
+        let own = anonymous();
+        let leased = hit.leased(&own);
+        // Made first: who gives up waiting for the answer gives up the lease that may have been given. One that has a name may be
+        // somebody's already, and is given up by its name.
+        let is_own = hit.get(LEASE).is_none();
+        let asked = if is_own { self.inner.set.load().leases(&leased, &self.inner.digester) } else { Vec::new() };
+        let mut grip = Grip { limiter: self.clone(), leases: asked };
+        S::map(S::decide(self, &leased, Intent::Check), move |decision: Decision| {
+            if decision.is_allowed() {
+                grip.leases = decision.leases();
+            } else if !decision.outcomes().any(|outcome| outcome.source() == Source::Fallback) {
+                // Else the store may have given it, and its answer have been lost.
                 grip.leases.clear();
             }
             Held { decision, grip }
         })
     }
 
-    /// Makes the leases of a hit last for another time to live from now; the hit names them by its [`lease`](Hit::lease). False where one
-    /// of them is not held: it has ended, and somebody else may have its place.
+    /// Makes the leases of a hit last for another time to live from now; the hit names them by its [`lease`](Hit::lease). False where an
+    /// enforced policy's is not held: it has ended, and somebody else may have its place.
     pub fn renew<'h>(&self, hit: impl Into<Hit<'h>>) -> S::Reply<bool> {
         S::lease(self, self.inner.set.load().leases(&hit.into(), &self.inner.digester), true)
     }
@@ -134,6 +141,11 @@ pub struct Held<S: Store = Memory> {
     grip: Grip<S>,
 }
 
+/// The id of a lease that has no name.
+pub(crate) fn anonymous() -> [u8; 8] {
+    RandomState::new().hash_one(0).to_be_bytes()
+}
+
 /// What is released when it is dropped.
 struct Grip<S: Store> {
     limiter: Limiter<S>,
@@ -153,7 +165,8 @@ impl<S: Store> Held<S> {
 
     /// As [`Limiter::renew`].
     pub fn renew(&self) -> S::Reply<bool> {
-        S::lease(&self.grip.limiter, self.grip.leases.clone(), true)
+        let allowed = self.is_allowed();
+        S::map(S::lease(&self.grip.limiter, self.grip.leases.clone(), true), move |held| held && allowed)
     }
 
     /// As [`Limiter::release`], for who wants to know that it is done.
@@ -171,7 +184,7 @@ impl<S: Store> Held<S> {
 impl<S: Store> Drop for Grip<S> {
     fn drop(&mut self) {
         if !self.leases.is_empty() {
-            S::see_to(&self.limiter, self.limiter.end(std::mem::take(&mut self.leases)));
+            S::let_go(&self.limiter, std::mem::take(&mut self.leases));
         }
     }
 }

@@ -307,7 +307,7 @@ impl Prepared {
         };
         let cost = match self.policy.weigh(hit.total()) {
             0 => 0,
-            _ if self.policy.algorithm == Algorithm::Concurrency => lease::number(hit, digester),
+            _ if self.policy.algorithm == Algorithm::Concurrency => lease::number(hit, &key, digester),
             cost => cost,
         };
         self.treat(index, key, cost)

@@ -22,7 +22,7 @@ use crate::{
     algorithm::{Plan, Verdict},
     error::StoreError,
     key::{Digester, Key},
-    lease::Lease,
+    lease::{Lease, anonymous},
     limiter::Inner,
     set::PolicySet,
     store::{Ask, Asks, Intent, Question},
@@ -57,14 +57,15 @@ impl<S: Store> Limiter<S> {
     /// but not polled keeps those behind it waiting.
     ///
     /// **Asking again.** Who is first sleeps for the wait that it was told, which is exact, and is woken earlier when
-    /// a refund, a settlement, a reset or a reconfiguration in this process may have made room. Others have no timer.
+    /// a refund, a settlement, a reset, a release or a reconfiguration in this process may have made room. Others have no timer. For a
+    /// lease that another process may release on a store that is elsewhere, it looks five times a second.
     ///
     /// # Panics
     /// When it has to wait by the machine's clock outside of a tokio runtime with a timer. Another
     /// [`Clock`](crate::Clock) can bring its own.
     pub fn acquire<'h>(&self, hit: impl Into<Hit<'h>>) -> impl Future<Output = S::Awaited<Decision>> + Send {
         let hit = hit.into();
-        async move { S::awaited(wait(self, &hit, None).await) }
+        async move { S::awaited(wait(self, &hit.leased(&anonymous()), None).await) }
     }
 
     /// Waits until a hit is admitted, as [`acquire`](Self::acquire) does, but not for longer than `timeout`.
@@ -96,7 +97,7 @@ impl<S: Store> Limiter<S> {
         let hit = hit.into();
         async move {
             let timeout = u64::try_from(timeout.as_micros()).unwrap_or(u64::MAX);
-            S::awaited(wait(self, &hit, Some(self.now().saturating_add(timeout))).await)
+            S::awaited(wait(self, &hit.leased(&anonymous()), Some(self.now().saturating_add(timeout))).await)
         }
     }
 
@@ -116,7 +117,8 @@ impl<S: Store> Limiter<S> {
             if held && inner.waiting.count.load(Relaxed) > 0 {
                 let set = inner.set.load();
                 let ids: Ids = leases.iter().filter_map(|lease| set.lease(lease)).map(|ask| id(&set, &ask)).collect();
-                wake(inner.waiting.lines.lock().nudge(&ids));
+                let wakers = inner.waiting.lines.lock().nudge(&ids);
+                wake(wakers);
             }
             held
         })
@@ -135,9 +137,13 @@ impl<S: Store> Inner<S> {
         // Should the set have been replaced meanwhile, everybody is woken after that.
         let ids: Ids =
             decision.asks().filter(|ask| usize::from(ask.policy) < set.policies.len()).map(|ask| id(&set, ask)).collect();
-        wake(self.waiting.lines.lock().nudge(&ids));
+        let wakers = self.waiting.lines.lock().nudge(&ids);
+        wake(wakers);
     }
 }
+
+/// How often it is looked whether another process has released a lease, in microseconds.
+const LOOK: u64 = 200_000;
 
 /// Waits for a hit to be admitted until `deadline`.
 async fn wait<S: Store>(limiter: &Limiter<S>, hit: &Hit<'_>, deadline: Option<u64>) -> Result<Decision, StoreError> {
@@ -165,7 +171,9 @@ async fn wait<S: Store>(limiter: &Limiter<S>, hit: &Hit<'_>, deadline: Option<u6
         if deadline.is_some_and(|deadline| known > deadline || now >= deadline) {
             return Ok(decision);
         }
-        let at = now.saturating_add(wait.as_micros() as u64);
+        // Others who share the store release there, and cannot tell us.
+        let looks = if decision.lacks_places() && limiter.inner.store.shared_by().is_some() { LOOK } else { u64::MAX };
+        let at = now.saturating_add(looks.min(wait.as_micros() as u64));
         place.rest(deadline.map_or(at, |deadline| at.min(deadline))).await;
     }
 }

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Charge, Evaluation, Packer, Plan, State, Stored, Terms, Unpacker, Verdict};
+use super::{Charge, Evaluation, INSPECTED, Packer, Plan, State, Stored, Terms, Unpacker, Verdict};
 use crate::Quota;
 
 /// No lease, or all of them.
@@ -112,7 +112,8 @@ impl State for Leases {
 
     fn inspect(&self) -> Stored {
         let order = self.0.iter().flat_map(|held| &held.order);
-        Stored { fields: Vec::new(), entries: order.map(|(end, _)| (*end, 1)).collect() }
+        let skipped = order.clone().count().saturating_sub(INSPECTED);
+        Stored { fields: Vec::new(), entries: order.skip(skipped).map(|(end, _)| (*end, 1)).collect() }
     }
 
     /// When a lease ends is the same under any plan.

@@ -42,6 +42,9 @@ impl Prepared {
         let policy = Policy::new(name, Quota::per_second(1)).algorithm(algorithm).key(from.list(Unpacker::text)?);
         check_shape(&policy).ok()?;
         let past = from.list(|from| Era::load(from, &policy).map(Arc::new))?;
+        if past.len() > MAX_PAST {
+            return None;
+        }
         let current = Era::load(from, &policy)?;
         let table = Table::new(algorithm, max_keys);
         Some(Self::with(policy, (table, Arc::default()), current, u16::try_from(past.len()).ok()?, past))
@@ -70,7 +73,7 @@ impl Era {
     }
 
     fn load(from: &mut Unpacker<'_>, policy: &Policy) -> Option<Self> {
-        let since = from.number()?;
+        let since = from.up_to(Quota::MAX)?;
         let grains = u32::try_from(from.up_to(Policy::MAX_RESOLUTION.into())?).ok().filter(|grains| *grains > 0)?;
         let policy = policy.clone().resolution(grains);
         let quotas = from.list(load_quota)?;

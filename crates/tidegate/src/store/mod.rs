@@ -74,13 +74,14 @@ pub trait Store: Sized + Send + Sync + 'static {
     #[doc(hidden)]
     fn amend(limiter: &Limiter<Self>, receipt: Receipt, actual: Option<u64>) -> Self::Reply<Decision>;
 
-    /// Renews leases, or releases them. Answers whether all are held that were to be renewed, or any that was to be released.
+    /// Renews leases, or releases them. Answers whether all of enforced policies are held that were to be renewed, or any that was to be
+    /// released.
     #[doc(hidden)]
     fn lease(limiter: &Limiter<Self>, leases: Vec<Lease>, renews: bool) -> Self::Reply<bool>;
 
-    /// Has something come to its end that nobody waits for.
+    /// Releases leases, and tells nobody.
     #[doc(hidden)]
-    fn see_to(limiter: &Limiter<Self>, reply: Self::Reply<bool>);
+    fn let_go(limiter: &Limiter<Self>, leases: Vec<Lease>);
 
     /// What is stored for a key, and for how long yet, in microseconds.
     #[doc(hidden)]

@@ -195,6 +195,60 @@ fn leases_are_held_across_a_restart() {
     assert_eq!(limiter.remaining("a"), Some(1));
 }
 
+/// A policy that only watches gives what it has, and what it does not have is nobody's loss.
+#[test]
+fn a_shadow_that_is_full_renews_and_releases_as_if_it_were_not_there() {
+    for shadow_first in [true, false] {
+        let mut policies = vec![Policy::concurrency("watching", 1, MINUTE).shadow(), Policy::concurrency(POLICY, 3, MINUTE)];
+        if !shadow_first {
+            policies.reverse();
+        }
+        let clock = ManualClock::default();
+        let limiter = Limiter::builder().policies(policies).clock(clock.clone()).build().unwrap();
+        let held: Vec<_> = (0..3).map(|_| limiter.hold("a")).collect();
+        for _ in 0..3 {
+            clock.advance(Duration::from_secs(59));
+            assert!(held.iter().all(tidegate::Held::renew));
+        }
+        let used = || limiter.peek(Hit::from("a").cost(0)).outcomes().map(|outcome| outcome.used()).sum::<u64>();
+        assert_eq!(used(), 4);
+        assert!(!limiter.hold("a").renew());
+        drop(held);
+        assert_eq!(used(), 0);
+    }
+}
+
+/// Who asks for a lease that is held has not got it: it is not theirs to release.
+#[test]
+fn a_name_that_is_held_stays_held_when_another_lets_go() {
+    let limiter = places(2);
+    let job = Hit::from("a").lease("job");
+    let first = limiter.hold(&job);
+    let again = limiter.hold(&job);
+    assert!(first.is_allowed() && again.is_allowed());
+    drop(again);
+    assert!(limiter.renew(&job));
+    drop(limiter.hold(job.clone().cost(0)));
+    assert!(limiter.renew(&job));
+    drop(first);
+    assert!(!limiter.renew(&job));
+}
+
+/// What was given when there was no room is found, and one name is two leases under two keys.
+#[test]
+fn a_lease_that_keys_share_is_released() {
+    let builder = Limiter::builder().policy(Policy::concurrency(POLICY, 2, MINUTE)).max_keys(1);
+    let limiter = builder.clock(ManualClock::default()).build().unwrap();
+    let held = limiter.hold("in the way");
+    let jobs = ["a", "b"].map(|key| Hit::from(key).lease("job"));
+    assert!(jobs.iter().all(|job| limiter.check(job).is_allowed()));
+    assert!(!limiter.check("c").is_allowed());
+    drop(held);
+    // There is room now.
+    assert!(limiter.check("d").is_allowed());
+    assert!(limiter.renew(&jobs[0]) && limiter.release(&jobs[0]) && limiter.release(&jobs[1]) && !limiter.release(&jobs[1]));
+}
+
 /// A table that is full gives no place twice.
 #[test]
 fn no_key_with_leases_is_evicted() {

@@ -13,7 +13,7 @@ use proptest::{
     prelude::*,
     test_runner::{Config, TestRunner},
 };
-use tidegate::{Hit, Limiter, ManualClock, Policy, Quota, Redis, Source};
+use tidegate::{Hit, Limiter, ManualClock, OnStoreError, Policy, Quota, Redis, Source};
 use tidegate_testkit::Server;
 use tokio::{runtime::Runtime, task::JoinSet};
 
@@ -178,6 +178,43 @@ async fn tasks_never_hold_more_than_the_limit() {
     let entered: u64 = tasks.join_all().await.into_iter().sum();
     assert!(entered >= LIMIT, "{entered}");
     assert_eq!(limiters[0].remaining("a").await.unwrap(), Some(LIMIT));
+}
+
+/// What the store gave though its answer was lost is let go, also by who was denied meanwhile.
+#[tokio::test]
+async fn a_lease_whose_answer_was_lost_is_let_go() {
+    let server = Server::start();
+    let store = Redis::new(&server.url()).unwrap().deadline(Duration::from_millis(50));
+    let strict = places(3).on_store_error(OnStoreError::Deny);
+    let limiter = connected(Limiter::builder().policy(strict).store(store)).await;
+    server.freeze();
+    for _ in 0..3 {
+        assert!(!limiter.hold("a").await.unwrap().is_allowed());
+    }
+    server.thaw();
+    until(async || {
+        limiter.peek("a").await.is_ok_and(|stands| stands.outcomes().all(|outcome| outcome.source() == Source::Store))
+    })
+    .await;
+    until(async || limiter.remaining("a").await.unwrap() == Some(3)).await;
+}
+
+/// Who waits finds what another process has released long before the lease would have ended.
+#[tokio::test]
+async fn who_waits_gets_a_place_that_another_process_releases() {
+    let server = Server::start();
+    let (here, there) = (limiter(&server, 1).await, limiter(&server, 1).await);
+    let held = here.hold("a").await.unwrap();
+    let job = Hit::from("a").lease("job");
+    let mut waiting = std::pin::pin!(there.acquire(&job));
+    tokio::select! {
+        biased;
+        _ = &mut waiting => panic!("there is no place"),
+        () = tokio::time::sleep(Duration::from_millis(50)) => {}
+    }
+    assert!(held.release().await.unwrap());
+    let decision = tokio::time::timeout(Duration::from_secs(5), waiting).await.expect("it looks");
+    assert!(decision.unwrap().is_allowed() && here.release(&job).await.unwrap());
 }
 
 /// A fallback's lease is in the fallback.

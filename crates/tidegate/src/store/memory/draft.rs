@@ -62,7 +62,9 @@ pub(super) fn clear_away(path: &Path) {
     for entry in entries.flatten() {
         let is_draft = entry.file_name().to_str().is_some_and(|draft| is_draft(draft, name));
         // Who is alive holds the lock.
-        if is_draft && File::open(entry.path()).is_ok_and(|file| file.try_lock().is_ok()) {
+        // Nor is anything but a file a draft: to open a pipe would be to wait.
+        let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
+        if is_draft && is_file && File::open(entry.path()).is_ok_and(|file| file.try_lock().is_ok()) {
             let _ = fs::remove_file(entry.path());
         }
     }

@@ -95,11 +95,15 @@ impl Store for Memory {
 
     fn lease(limiter: &Limiter, leases: Vec<Lease>, renews: bool) -> bool {
         let set = || limiter.inner.set.load_full();
-        let mut held = leases.iter().map(|lease| limiter.inner.store.lease_one(set, lease, renews, limiter.now()));
-        if renews { !leases.is_empty() && held.all(|held| held) } else { held.fold(false, |any, held| any | held) }
+        let one = |lease: &Lease| limiter.inner.store.lease_one(set, lease, renews, limiter.now());
+        // All of them first.
+        let held: Vec<bool> = leases.iter().filter_map(one).collect();
+        if renews { !held.contains(&false) } else { held.contains(&true) }
     }
 
-    fn see_to(_limiter: &Limiter, _reply: bool) {}
+    fn let_go(limiter: &Limiter, leases: Vec<Lease>) {
+        limiter.end(leases);
+    }
 
     fn inspect(limiter: &Limiter, ask: Ask) -> (Stored, u64) {
         let now = limiter.now();
@@ -260,13 +264,15 @@ impl Memory {
         prepared.lock(&self.seed, &ask, now).map(|mut slot| slot.amend(&amendment))
     }
 
-    /// Renews a lease or releases it; false if it is not held. `set`: the newest.
-    pub(crate) fn lease_one(&self, set: impl Fn() -> Arc<PolicySet>, lease: &Lease, renews: bool, now: u64) -> bool {
+    /// Renews a lease or releases it; false if it is not held, nothing if that does not matter: its policy has gone, or decides
+    /// nothing. `set`: the newest.
+    pub(crate) fn lease_one(&self, set: impl Fn() -> Arc<PolicySet>, lease: &Lease, renews: bool, now: u64) -> Option<bool> {
         loop {
             let set = set();
-            let Some(ask) = set.lease(lease) else { return false };
+            let ask = set.lease(lease)?;
             if let Ok(mut slot) = set.policies[usize::from(ask.policy)].lock(&self.seed, &ask, now) {
-                return slot.lease(renews);
+                let held = slot.lease(renews);
+                return (held || ask.enforced).then_some(held);
             }
         }
     }

@@ -226,7 +226,9 @@ impl<S: State> Shards<S> {
             let plan = prepared.plan_of(&key);
             let state = S::load(from, plan)?;
             if key == Key::NONE {
-                self.overflow.lock().state = state;
+                let mut overflow = self.overflow.lock();
+                overflow.state = state;
+                overflow.set_era(prepared.era);
                 return Some(self.keys.load(Relaxed));
             }
             if state.reset_after(plan, now) > 0 {
@@ -416,6 +418,22 @@ impl<S: State> Slot<'_, S> {
             self.update(|state| state.commit(plan, now, lease));
         } else if holds {
             self.update(|state| state.refund(plan, now, now, lease));
+        }
+        holds || self.lease_in_overflow(renews)
+    }
+
+    /// It may have been given when there was no room.
+    fn lease_in_overflow(&self, renews: bool) -> bool {
+        let (plan, now, lease) = (self.plan, self.now, self.ask.cost);
+        if S::EVICTABLE || matches!(self.place, Place::Overflow(_)) {
+            return false;
+        }
+        let mut overflow = self.shards.overflow.lock();
+        let holds = overflow.state.holds(now, lease);
+        if holds && renews {
+            overflow.state.commit(plan, now, lease);
+        } else if holds {
+            overflow.state.refund(plan, now, now, lease);
         }
         holds
     }

@@ -128,7 +128,8 @@ impl Limiter {
     /// before are not good in a limiter that is restored from it: whether what they prove is in the file is not known.
     ///
     /// # Errors
-    /// When the file cannot be written; the one that was there is still there then.
+    /// When the file cannot be written; the one that was there is still there then, unless it was only its folder that could not be
+    /// synced.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<Saved, SnapshotError> {
         self.inner.save(path.as_ref(), UNDER_WAY_US)
     }

@@ -315,27 +315,39 @@ impl Store for Redis {
         let asks: Asks = known.iter().map(|(ask, _)| *ask).collect();
         // It is held where it was given: here, if the store did not answer then; there as well, if it did and the answer was lost.
         let shares = || inner.set.load().local.clone().unwrap_or_else(|| Arc::clone(&set));
-        let here = |lease: &Lease| inner.store.local.lease_one(shares, lease, renews, inner.clock.now());
+        let here = |lease: &Lease| inner.store.local.lease_one(shares, lease, renews, inner.clock.now()) == Some(true);
         let here: Vec<bool> = known.iter().map(|(_, lease)| here(lease)).collect();
-        let whole = !leases.is_empty() && asks.len() == leases.len();
-        let all_or_any = move |held: &[bool]| if renews { whole && !held.contains(&false) } else { held.contains(&true) };
+        let all_or_any = move |held: &[bool], asks: &[Ask]| {
+            let lost = held.iter().zip(asks).any(|(held, ask)| ask.enforced && !held);
+            if renews { !lost } else { held.contains(&true) }
+        };
         Box::pin(async move {
             match inner.ask(&set, &asks, |desk| desk.lease(&asks, renews)).await {
                 Ok(there) => {
                     let is_held = |record: &Record| record.answer.verdict == Verdict::Allowed;
                     let held: Vec<bool> = here.iter().zip(&there).map(|(here, there)| *here || is_held(there)).collect();
-                    Ok(all_or_any(&held))
+                    Ok(all_or_any(&held, &asks))
                 }
-                Err(_) if all_or_any(&here) => Ok(true),
+                Err(_) if all_or_any(&here, &asks) => Ok(true),
                 Err(error) => Err(error),
             }
         })
     }
 
-    fn see_to(limiter: &Limiter<Self>, reply: Pending<bool>) {
-        if let Some(runtime) = limiter.inner.store.runtime.get() {
-            runtime.spawn(reply);
-        }
+    /// Tried again for a while: to release twice does no harm, and what is not released is not free until it ends.
+    fn let_go(limiter: &Limiter<Self>, leases: Vec<Lease>) {
+        let Some(runtime) = limiter.inner.store.runtime.get() else { return };
+        let (limiter, mut released) = (limiter.clone(), limiter.end(leases.clone()));
+        runtime.spawn(async move {
+            for pause in [100, 400, 1_600, 6_400].map(Duration::from_millis) {
+                if released.await.is_ok() {
+                    return;
+                }
+                tokio::time::sleep(pause).await;
+                released = limiter.end(leases.clone());
+            }
+            let _ = released.await;
+        });
     }
 
     fn inspect(limiter: &Limiter<Self>, ask: Ask) -> Pending<(Stored, u64)> {
@@ -432,7 +444,7 @@ impl Drop for Asking {
             // If that fails it comes back with time, like anything that was charged and not used.
             let leases = decision.leases();
             if !leases.is_empty() {
-                let _ = limiter.end(leases).await;
+                Redis::let_go(&limiter, leases);
             }
             if let Some(receipt) = decision.take_receipt() {
                 let _ = limiter.refund(receipt).await;
