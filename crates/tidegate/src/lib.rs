@@ -112,6 +112,11 @@
 //! all or nothing. [`hold`](Limiter::hold) gives a guard; whoever cannot keep one names the lease, and
 //! [renews](Limiter::renew) or [releases](Limiter::release) it by that name, from anywhere.
 //!
+//! # Days, weeks and months
+//!
+//! With the feature `calendar`, a policy has windows that are days, weeks or months of a time zone:
+//! `Policy::calendar("monthly", 10_000, Calendar::month("Europe/Berlin")?)`.
+//!
 //! # While serving
 //!
 //! [`configure`](Limiter::configure) replaces the policies and [`set_quota`](Limiter::set_quota) one quota; what was counted
@@ -164,6 +169,8 @@
 
 mod algorithm;
 mod builder;
+#[cfg_attr(not(feature = "calendar"), path = "no_calendar.rs")]
+mod calendar;
 mod clock;
 mod decision;
 mod error;
@@ -184,6 +191,8 @@ mod top;
 
 pub use algorithm::{Algorithm, UnknownAlgorithm};
 pub use builder::Builder;
+#[cfg(feature = "calendar")]
+pub use calendar::Calendar;
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use decision::{Decision, Outcome};
 pub use error::{ConfigError, QuotaError, ReceiptError, StoreError};
