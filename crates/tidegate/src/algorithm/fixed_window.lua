@@ -87,7 +87,8 @@ function fixed.rarely()
   fixed.terms = { 'window' }
 
   function fixed.refund(plan, at, amount)
-    if at >= start and at < ends then
+    -- What is too far ahead of the clock to count stays as it is.
+    if used > 0 and at >= start and at < ends then
       used = used - math.min(amount, used)
       save(plan)
     end

@@ -65,7 +65,8 @@ impl State for Window {
 
     fn refund(&mut self, plan: &Plan, now: u64, at: u64, amount: u64) {
         let current = self.current(plan, now);
-        if at >= current.start && at < current.end(plan) {
+        // What is too far ahead of the clock to count stays as it is.
+        if current.used > 0 && at >= current.start && at < current.end(plan) {
             *self = Self { used: current.used - amount.min(current.used), ..current };
         }
     }

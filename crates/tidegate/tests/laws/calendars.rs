@@ -116,6 +116,7 @@ fn windows_begin_where_the_calendar_says() {
 #[test]
 fn every_change_of_clocks_is_followed() {
     let last = "2030-01-01T00:00:00Z".parse::<Timestamp>().unwrap();
+    assert!(jiff::tz::db().available().count() > 400);
     for name in jiff::tz::db().available() {
         let zone = TimeZone::get(name.as_str()).unwrap();
         let Ok(day) = Calendar::day(name.as_str()) else { continue };
@@ -174,6 +175,22 @@ fn what_is_no_calendar_is_refused() {
     }
     let limiter = Limiter::builder().policy(Policy::calendar(POLICY, 1, day)).build().unwrap();
     assert!(limiter.set_quota(POLICY, Quota::per_day(1).burst(2)).is_err());
+}
+
+/// A receipt gives back what counts, and takes nothing of what a clock that was wrong has left ahead.
+#[test]
+fn a_refund_leaves_alone_what_is_far_ahead() {
+    let day = Policy::calendar(POLICY, 5, Calendar::day("UTC").unwrap());
+    for policy in [day, Policy::new(POLICY, Quota::per_day(5)).algorithm(Algorithm::FixedWindow)] {
+        let (limiter, clock) = limiter(policy, "2026-05-05T12:00:00Z");
+        let mut now = limiter.check("a");
+        clock.set(micros("2026-06-06T12:00:00Z"));
+        let _ = limiter.check_n("a", 4);
+        clock.set(micros("2026-05-05T12:00:00Z"));
+        let _ = limiter.refund(now.take_receipt().unwrap());
+        clock.set(micros("2026-06-06T12:00:00Z"));
+        assert_eq!(limiter.remaining("a"), Some(1));
+    }
 }
 
 /// A plain window becomes a calendar's, and back: what was counted goes on counting.
