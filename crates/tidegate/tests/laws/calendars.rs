@@ -61,7 +61,8 @@ fn agree((start, setting, steps): Case) -> Result<(), TestCaseError> {
 #[test]
 fn answers_equal_the_model() {
     // PROPTEST_CASES and PROPTEST_RNG_SEED set how many and which; the trace that fails is printed.
-    let config = Config { cases: 1_000, failure_persistence: None, ..Config::default() };
+    let config = Config { failure_persistence: None, ..Config::default() };
+    let config = Config { cases: 4 * config.cases, ..config };
     if let Err(failure) = TestRunner::new(config).run(&case(), agree) {
         panic!("{failure}");
     }
