@@ -160,7 +160,7 @@
 //! | [`SlidingWindow`](Algorithm::SlidingWindow), the default | at most the limit in any window; capacity back late by less than a grain; bounded memory |
 //! | [`SlidingLog`](Algorithm::SlidingLog) | the same, never late; memory grows with the requests in the window |
 //! | [`SlidingCounter`](Algorithm::SlidingCounter) | an estimate: below twice the limit in any window |
-//! | [`FixedWindow`](Algorithm::FixedWindow) | at most the limit per window since the epoch, twice that across a boundary |
+//! | [`FixedWindow`](Algorithm::FixedWindow) | at most the limit per window since the epoch, or of a calendar; twice that across a boundary |
 //! | [`TokenBucket`](Algorithm::TokenBucket) | a burst, then exactly the rate |
 //! | [`Gcra`](Algorithm::Gcra) | a burst, then evenly spaced; the smallest state |
 //! | [`Concurrency`](Algorithm::Concurrency) | never more than the limit at once; who dies frees its lease when that ends |

@@ -136,7 +136,8 @@ pub(crate) enum Step {
     Wait(i64),
     /// To the end of the window, and so much further.
     Edge(i64),
-    Configure(Setting),
+    /// And whether somebody looks before the next step.
+    Configure(Setting, bool),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -193,7 +194,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (-70 * DAY..0).prop_map(Step::Wait),
         4 => (-1..=1i64).prop_map(Step::Edge),
         1 => (-2 * DAY..DAY).prop_map(Step::Edge),
-        1 => setting().prop_map(Step::Configure),
+        2 => (setting(), any::<bool>()).prop_map(|(setting, looks)| Step::Configure(setting, looks)),
     ]
 }
 
@@ -232,6 +233,8 @@ pub(crate) struct Model {
     stored: Option<(i64, u64)>,
     charges: Vec<Charge>,
     reset_at: i64,
+    /// Whether the clock has ever stepped back.
+    stepped_back: bool,
 }
 
 struct Charge {
@@ -243,15 +246,17 @@ struct Charge {
 
 impl Model {
     pub(crate) fn new(now: i64, setting: Setting) -> Self {
-        Self { now, setting, since: 0, stored: None, charges: Vec::new(), reset_at: -1 }
+        Self { now, setting, since: 0, stored: None, charges: Vec::new(), reset_at: -1, stepped_back: false }
     }
 
-    /// Takes a step, and says how the key stands then.
-    pub(crate) fn take(&mut self, step: Step) -> Answer {
+    /// Takes a step, and says how the key stands then, if anybody looks. What was written before the clock stepped back, Redis could
+    /// later take for something that another process has written since a change: then somebody does.
+    pub(crate) fn take(&mut self, step: Step) -> Option<Answer> {
+        let before = self.now;
         match step {
-            Step::Check(cost) if cost > 0 && self.answer(cost).allowed => return self.charge(cost),
-            Step::Charge(cost) if cost > 0 => return self.charge(cost),
-            Step::Check(cost) | Step::Peek(cost) => return self.answer(cost),
+            Step::Check(cost) if cost > 0 && self.answer(cost).allowed => return Some(self.charge(cost)),
+            Step::Charge(cost) if cost > 0 => return Some(self.charge(cost)),
+            Step::Check(cost) | Step::Peek(cost) => return Some(self.answer(cost)),
             Step::Charge(_) => {}
             Step::Settle(which, actual) if !self.charges.is_empty() => self.settle(which % self.charges.len(), actual),
             Step::Settle(..) => {}
@@ -262,9 +267,13 @@ impl Model {
             // Not to before all of this began to be known.
             Step::Wait(by) => self.now = (self.now + by).max(400 * DAY),
             Step::Edge(by) => self.now = self.setting.window_of(self.now).1 + by,
-            Step::Configure(setting) => self.configure(setting),
+            Step::Configure(setting, looks) => {
+                self.configure(setting);
+                return (looks || self.stepped_back).then(|| self.answer(0));
+            }
         }
-        self.answer(0)
+        self.stepped_back |= self.now < before;
+        Some(self.answer(0))
     }
 
     /// The stored window, if it is the one that runs now, or the one after: then the clock has stepped back.
@@ -300,10 +309,8 @@ impl Model {
         let Setting { limit, unit, zone } = self.setting;
         let Charge { at, cost, setting, spent } = &mut self.charges[which];
         let (at, cost, target) = (*at, *cost, actual.unwrap_or(0));
-        let good = self.now
-            < at + 2 * unit.nominal() + (cost as i64 * unit.nominal()).div_euclid(limit as i64) + {
-                i64::from((cost as i64 * unit.nominal()) % limit as i64 > 0)
-            };
+        let comes_back = (cost as i64 * unit.nominal() + limit as i64 - 1) / limit as i64;
+        let good = self.now < at + 2 * unit.nominal() + comes_back;
         let same = (setting.unit, setting.zone) == (unit, zone) && at >= self.since;
         if std::mem::replace(spent, true) || !good || at <= self.reset_at {
             return;

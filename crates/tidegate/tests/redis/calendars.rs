@@ -33,11 +33,7 @@ async fn take(limiter: &Limiter<Redis>, receipts: &mut Vec<String>, step: Step) 
             }
         }
         Step::Reset => limiter.reset("a"),
-        Step::Configure(setting) => {
-            limiter.configure([setting.policy()]).unwrap();
-            limiter.peek(hit(0))
-        }
-        Step::Settle(..) | Step::Wait(_) | Step::Edge(_) => limiter.peek(hit(0)),
+        Step::Settle(..) | Step::Wait(_) | Step::Edge(_) | Step::Configure(..) => limiter.peek(hit(0)),
     };
     let mut decision = by_store(pending.await);
     receipts.extend(decision.take_receipt().map(|receipt| receipt.to_string()));
@@ -59,8 +55,13 @@ fn traces_agree(server: &Server) {
             for (index, step) in steps.iter().enumerate() {
                 let expected = model.take(*step);
                 clock.set(model.now as u64);
-                let told = take(&limiter, &mut receipts, *step).await;
-                prop_assert_eq!(told, expected, "step {} is {:?}, at {}", index, step, model.now);
+                if let Step::Configure(setting, _) = step {
+                    limiter.configure([setting.policy()]).unwrap();
+                }
+                if let Some(expected) = expected {
+                    let told = take(&limiter, &mut receipts, *step).await;
+                    prop_assert_eq!(told, expected, "step {} is {:?}, at {}", index, step, model.now);
+                }
             }
             Ok(())
         })

@@ -168,9 +168,9 @@ local function rarely()
       number, flag, back, more, at, remember, position = unpack('>I2BI7I7I7I7', hits, position)
       local plan, key, mark, void = plans[number], KEYS[key_index + 1], KEYS[key_index + 2], KEYS[key_index + 3]
       local algorithm, written = whole(plan.algorithm), load(key, plan)
+      algorithm.evaluate(plan, 0)
       local reset = tonumber(call('GET', void) or -1)
       if call('SET', mark, '', 'NX', 'PX', ttl(remember)) and at > reset then
-        algorithm.evaluate(plan, 0)
         if more > 0 then
           algorithm.commit(plan, more)
         elseif back > 0 and written then
