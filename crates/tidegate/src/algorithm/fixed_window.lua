@@ -109,9 +109,12 @@ function fixed.rarely()
     return at, at + 32 * 86400000000
   end
 
-  -- What the running window has counted, the new one has. Of a calendar that is not known here, any window runs that is still stored.
+  -- What the running window has counted, the new one has. Of a calendar that is not known here only the TTL says whether the window
+  -- runs: there was a second to spare.
   function fixed.convert(old, new, since)
-    if since ~= start and (old.window < CALENDAR or old.tokens) then
+    if old.window >= CALENDAR and not old.tokens then
+      used = call('PTTL', key) > 1000 and used or 0
+    elseif start ~= since then
       move(old, since)
     end
     start = window_of(new, math.max(since, start))

@@ -179,6 +179,9 @@ async fn a_day_ends_when_the_server_says() {
     let other = limiter(Policy::calendar(POLICY, 5, Calendar::month("Asia/Kathmandu").unwrap())).await;
     assert_eq!(by_store(other.check("a").await).remaining(), Some(1));
     assert_eq!(by_store(here.check("a").await).remaining(), Some(0));
+    // Over, and not gone yet.
+    redis::cmd("PEXPIRE").arg(key).arg(900).exec(&mut server.connection()).unwrap();
+    assert_eq!(by_store(other.check("a").await).remaining(), Some(4));
 }
 
 /// Without a store, each instance has its share of the month.

@@ -66,11 +66,12 @@ pub(super) struct Desk<'a> {
 
 impl<'a> Desk<'a> {
     pub(super) fn new(inner: &'a Inner<Redis>, set: &'a PolicySet) -> Self {
+        let now = inner.store_time();
         let time = match &inner.clock {
             Time::System(_) => 0,
-            Time::Other(clock) => clock.epoch_micros(),
+            Time::Other(_) => now,
         };
-        Self { store: &inner.store, set, time, now: inner.store_time() }
+        Self { store: &inner.store, set, time, now }
     }
 
     pub(super) fn job(&self, verb: Verb, lines: SmallVec<[Line; 2]>) -> Job {
