@@ -18,7 +18,7 @@ use crate::{
 
 /// Builds a [`Limiter`].
 pub struct Builder<S: Store = Memory> {
-    store: S,
+    pub(crate) store: S,
     policies: Vec<Policy>,
     clock: Option<Box<dyn Clock>>,
     max_keys: usize,
@@ -76,7 +76,9 @@ impl<S: Store> Builder<S> {
         let Self { mut store, policies, clock, max_keys, secret } = self;
         let digester = Digester::new(&secret);
         let clock = clock.map_or_else(|| Time::System(SystemClock::new()), Time::Other);
-        let making = Making { old: None, digester: &digester, max_keys, now: clock.now(), shared_by: store.shared_by() };
+        let now = clock.now();
+        let old = store.restore(max_keys, now);
+        let making = Making { old: old.as_ref(), digester: &digester, max_keys, now, shared_by: store.shared_by() };
         let set = Arc::new(PolicySet::new(policies, &making)?);
         store.start(max_keys)?;
         let inner = Inner {
@@ -87,8 +89,11 @@ impl<S: Store> Builder<S> {
             clock,
             digester,
             max_keys,
+            #[cfg(feature = "waiting")]
+            waiting: Default::default(),
         };
-        Ok(Limiter { inner: Arc::new(inner), set })
+        let inner = Arc::new(inner);
+        Ok(Limiter { keeper: S::keep(&inner), inner, set })
     }
 }
 

@@ -37,13 +37,14 @@ pub struct Calendar(&'static Zoned);
 struct Zoned {
     unit: Unit,
     zone: TimeZone,
+    /// Unit and zone, such as `month Europe/Berlin`.
     name: String,
     id: u64,
     /// The boundaries that were asked for last.
     last: ArcSwap<[u64; 4]>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 enum Unit {
     Day,
     Week,
@@ -83,16 +84,29 @@ impl Calendar {
         let unknown = || ConfigError::Zone(zone.to_owned());
         let zone = TimeZoneDatabase::bundled().get(zone).map_err(|_| unknown())?;
         // As the database writes it, whatever the case of the letters was.
-        let name = zone.iana_name().filter(|_| !zone.is_unknown()).ok_or_else(unknown)?.to_owned();
+        let name = zone.iana_name().filter(|_| !zone.is_unknown()).ok_or_else(unknown)?;
+        let name = format!("{} {name}", unit.name());
         let mut made = MADE.lock();
-        if let Some(known) = made.iter().find(|known| known.0.unit == unit && known.0.name == name) {
+        if let Some(known) = made.iter().find(|known| known.0.name == name) {
             return Ok(*known);
         }
-        let hash = blake3::hash(format!("{unit:?} {name}").as_bytes());
+        let hash = blake3::hash(name.as_bytes());
         let id = hash.as_bytes()[..6].iter().fold(16, |id, byte| id << 8 | u64::from(*byte));
         let new = Self(Box::leak(Box::new(Zoned { unit, zone, name, id, last: ArcSwap::default() })));
         made.push(new);
         Ok(new)
+    }
+
+    /// Unit and zone.
+    pub(crate) fn name(self) -> &'static str {
+        &self.0.name
+    }
+
+    /// The calendar of this unit and zone, if there is one.
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        let (unit, zone) = name.split_once(' ')?;
+        let unit = [Unit::Day, Unit::Week, Unit::Month].into_iter().find(|known| known.name() == unit)?;
+        Self::new(unit, zone).ok()
     }
 
     /// The number of this unit and zone, the same in every process: 2^52 or above, and so no length of a window, and below 2^53.
@@ -137,6 +151,16 @@ impl Calendar {
     }
 }
 
+impl Unit {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Day => "day",
+            Self::Week => "week",
+            Self::Month => "month",
+        }
+    }
+}
+
 impl Zoned {
     fn boundaries(&self, at: u64) -> [u64; 4] {
         const KNOWN: &str = "times are below 2^53, in the year 2255";
@@ -175,6 +199,6 @@ impl Eq for Calendar {}
 
 impl fmt::Debug for Calendar {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Calendar({:?}, {})", self.0.unit, self.0.name)
+        write!(f, "Calendar({})", self.name())
     }
 }

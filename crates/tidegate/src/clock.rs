@@ -1,6 +1,12 @@
 //! Where time comes from: epoch microseconds, from a system clock that is cheap to read or from one that the caller
 //! moves by hand. Nothing else in this crate asks what time it is.
 
+#[cfg(feature = "waiting")]
+use std::{
+    collections::BTreeMap,
+    pin::Pin,
+    task::{Context, Poll, Waker},
+};
 use std::{
     sync::{
         Arc,
@@ -9,11 +15,24 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
+#[cfg(feature = "waiting")]
+use parking_lot::Mutex;
+
 /// A source of time. It may step in either direction: the algorithms bear it (at most one extra capacity).
 pub trait Clock: Send + Sync + 'static {
     /// Microseconds since the Unix epoch, below 2<sup>52</sup> (the year 2112).
     fn epoch_micros(&self) -> u64;
+
+    /// Is ready when this clock has come to show `epoch_micros`, or thereabouts: what waiting callers sleep by. Unless a clock knows
+    /// better, tokio's timer sleeps for as long as is missing now.
+    #[cfg(feature = "waiting")]
+    fn sleep_until(&self, epoch_micros: u64) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        Box::pin(tokio::time::sleep(Duration::from_micros(epoch_micros.saturating_sub(self.epoch_micros()))))
+    }
 }
+
+#[cfg(feature = "waiting")]
+pub(crate) type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// The machine's time: an epoch anchor plus a fast monotonic counter, anchored anew every minute.
 #[derive(Clone, Debug)]
@@ -93,27 +112,46 @@ fn wall_us() -> u64 {
 /// # Ok::<(), tidegate::ConfigError>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct ManualClock(Arc<AtomicU64>);
+pub struct ManualClock(Arc<Hands>);
+
+#[derive(Debug)]
+struct Hands {
+    epoch_us: AtomicU64,
+    #[cfg(feature = "waiting")]
+    sleepers: Sleepers,
+}
 
 impl ManualClock {
     /// A clock that shows `epoch_micros`.
     pub fn new(epoch_micros: u64) -> Self {
-        Self(Arc::new(AtomicU64::new(epoch_micros)))
+        Self(Arc::new(Hands {
+            epoch_us: AtomicU64::new(epoch_micros),
+            #[cfg(feature = "waiting")]
+            sleepers: Sleepers::default(),
+        }))
     }
 
     /// Shows `epoch_micros` from now on.
     pub fn set(&self, epoch_micros: u64) {
-        self.0.store(epoch_micros, Relaxed);
+        self.0.epoch_us.store(epoch_micros, Relaxed);
+        self.wake();
     }
 
     /// Moves on by `by`, cut to microseconds.
     pub fn advance(&self, by: Duration) {
-        self.0.fetch_add(by.as_micros() as u64, Relaxed);
+        self.0.epoch_us.fetch_add(by.as_micros() as u64, Relaxed);
+        self.wake();
     }
 
     /// Steps back by `by`, cut to microseconds, as clocks do that are set right.
     pub fn step_back(&self, by: Duration) {
-        self.0.fetch_sub(by.as_micros() as u64, Relaxed);
+        self.0.epoch_us.fetch_sub(by.as_micros() as u64, Relaxed);
+    }
+
+    /// Wakes who has slept until now.
+    fn wake(&self) {
+        #[cfg(feature = "waiting")]
+        self.0.sleepers.wake_until(self.epoch_micros());
     }
 }
 
@@ -126,7 +164,67 @@ impl Default for ManualClock {
 
 impl Clock for ManualClock {
     fn epoch_micros(&self) -> u64 {
-        self.0.load(Relaxed)
+        self.0.epoch_us.load(Relaxed)
+    }
+
+    #[cfg(feature = "waiting")]
+    fn sleep_until(&self, epoch_micros: u64) -> Sleep {
+        Box::pin(Sleeper { clock: self.clone(), until: epoch_micros, id: None })
+    }
+}
+
+/// Who sleeps by a manual clock: until when, told apart by a number.
+#[cfg(feature = "waiting")]
+#[derive(Debug, Default)]
+struct Sleepers {
+    wakers: Mutex<BTreeMap<(u64, u64), Waker>>,
+    next: AtomicU64,
+}
+
+#[cfg(feature = "waiting")]
+impl Sleepers {
+    fn wake_until(&self, now: u64) {
+        let mut wakers = self.wakers.lock();
+        let later = wakers.split_off(&(now.saturating_add(1), 0));
+        let due = std::mem::replace(&mut *wakers, later);
+        drop(wakers);
+        due.into_values().for_each(Waker::wake);
+    }
+}
+
+#[cfg(feature = "waiting")]
+struct Sleeper {
+    clock: ManualClock,
+    until: u64,
+    id: Option<u64>,
+}
+
+#[cfg(feature = "waiting")]
+impl Future for Sleeper {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let hands = Arc::clone(&self.clock.0);
+        let mut wakers = hands.sleepers.wakers.lock();
+        // Under the lock: who moves the clock wakes afterwards.
+        if self.clock.epoch_micros() >= self.until {
+            return Poll::Ready(());
+        }
+        let id = *self.id.get_or_insert_with(|| hands.sleepers.next.fetch_add(1, Relaxed));
+        let old = wakers.insert((self.until, id), context.waker().clone());
+        drop(wakers);
+        // What goes with it may sleep here too.
+        drop(old);
+        Poll::Pending
+    }
+}
+
+#[cfg(feature = "waiting")]
+impl Drop for Sleeper {
+    fn drop(&mut self) {
+        if let Some(id) = self.id {
+            let _waker = self.clock.0.sleepers.wakers.lock().remove(&(self.until, id));
+        }
     }
 }
 

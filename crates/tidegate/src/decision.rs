@@ -3,6 +3,8 @@
 
 use std::{cmp::Ordering, fmt, time::Duration};
 
+#[cfg(feature = "redis")]
+use crate::lease::Lease;
 use crate::{
     Algorithm, Quota, Receipt, Source,
     algorithm::Verdict,
@@ -53,6 +55,46 @@ impl Decision {
     #[cfg(feature = "redis")]
     pub(crate) fn set_source(&mut self, source: Source) {
         self.first.iter_mut().chain(self.more.iter_mut().flatten()).for_each(|record| record.answer.source = source);
+    }
+
+    /// Denies what was not charged: it has to wait this many microseconds at least, behind others.
+    #[cfg(feature = "waiting")]
+    pub(crate) fn deny(&mut self, wait: u64) {
+        for record in self.first.iter_mut().chain(self.more.iter_mut().flatten()).filter(|record| record.ask.enforced) {
+            match &mut record.answer.verdict {
+                Verdict::Denied { retry_after } => *retry_after = wait.max(*retry_after),
+                verdict @ Verdict::Allowed => *verdict = Verdict::Denied { retry_after: wait },
+                Verdict::Never => {}
+            }
+        }
+        self.allowed = false;
+    }
+
+    /// The leases that it gave.
+    #[cfg(feature = "redis")]
+    pub(crate) fn leases(&self) -> Vec<Lease> {
+        let given = |Record { ask, answer, label, .. }: &Record| {
+            let gave = label.algorithm == Algorithm::Concurrency && answer.charged.cost > 0;
+            gave.then(|| Lease::new(label.name(), ask.key, ask.cost))
+        };
+        self.records().filter_map(given).collect()
+    }
+
+    /// How long a hit has to wait for rates alone, in microseconds.
+    #[cfg(feature = "waiting")]
+    pub(crate) fn rates_wait(&self) -> u64 {
+        let wait = |record: &Record| match record.answer.verdict {
+            Verdict::Denied { retry_after } if record.ask.enforced && record.label.algorithm != Algorithm::Concurrency => {
+                retry_after
+            }
+            _ => 0,
+        };
+        self.records().map(wait).max().unwrap_or(0)
+    }
+
+    #[cfg(feature = "waiting")]
+    pub(crate) fn asks(&self) -> impl Iterator<Item = &Ask> {
+        self.records().map(|record| &record.ask)
     }
 
     fn records(&self) -> impl Iterator<Item = &Record> + Clone {

@@ -1,6 +1,6 @@
 //! What can be wrong with a configuration or a receipt. A denial is a decision and never appears here.
 
-use std::{error, fmt, time::Duration};
+use std::{error, fmt, io, time::Duration};
 
 use crate::Quota;
 
@@ -155,6 +155,39 @@ impl StoreError {
     /// An answer that is none of our script's.
     pub(crate) fn unreadable() -> Self {
         Self::Refused("unreadable".to_owned())
+    }
+}
+
+/// Why a snapshot was not written or not read. A limiter that could not read one starts with nothing counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SnapshotError {
+    /// The file system has refused.
+    Io(io::ErrorKind),
+    /// Not a snapshot.
+    Foreign,
+    /// A snapshot of a version that is not known here, written by a later release.
+    Version(u32),
+    /// A snapshot that was cut short or changed.
+    Damaged,
+}
+
+impl fmt::Display for SnapshotError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Io(kind) => write!(f, "the snapshot cannot be read or written: {kind}"),
+            Self::Foreign => f.write_str("the file is not a snapshot"),
+            Self::Version(version) => write!(f, "the snapshot is of version {version}, which is not known here"),
+            Self::Damaged => f.write_str("the snapshot was cut short or changed"),
+        }
+    }
+}
+
+impl error::Error for SnapshotError {}
+
+impl From<io::Error> for SnapshotError {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error.kind())
     }
 }
 

@@ -3,11 +3,15 @@
 
 use std::fmt;
 
+use crate::packed::{Packer, Unpacker};
+
 /// The bytes of a key that stand for themselves.
 const INLINE: usize = 21;
 const DIGEST: usize = 20;
 /// In the place of the length: the bytes are a digest.
 const DIGESTED: u8 = 0xff;
+/// In the place of the length: there are no bytes, and no values that make such a key.
+const NOTHING: u8 = 0xfe;
 
 /// The id of a hit under one policy: the values of the policy's key attributes.
 ///
@@ -18,7 +22,7 @@ pub(crate) struct Key([u64; 3]);
 
 impl Key {
     /// What no values make: a length that no key has.
-    pub(crate) const NONE: Self = Self([0, 0, 0xfe << 40]);
+    pub(crate) const NONE: Self = Self([0, 0, (NOTHING as u64) << 40]);
     /// A key as bytes, for its way through a receipt.
     pub(crate) const BYTES: usize = INLINE + 1;
 
@@ -95,9 +99,26 @@ impl Key {
         let mut bytes = [0; INLINE];
         bytes.copy_from_slice(&all[..INLINE]);
         let length = all[INLINE];
-        let used = if length == DIGESTED { DIGEST } else { usize::from(length) };
-        let canonical = used <= INLINE && bytes[used..].iter().all(|byte| *byte == 0);
+        let unused = bytes.get(used(length)..)?;
+        let canonical = length != NOTHING && unused.iter().all(|byte| *byte == 0);
         canonical.then(|| Self::from_parts(bytes, length))
+    }
+
+    /// Packs what is used of the key, behind its length. [`Key::NONE`] can be packed too.
+    pub(crate) fn save(self, to: &mut Packer<'_>) {
+        let bytes = self.to_bytes();
+        let length = bytes[INLINE];
+        to.raw(&[length]);
+        to.raw(&bytes[..used(length)]);
+    }
+
+    pub(crate) fn load(from: &mut Unpacker<'_>) -> Option<Self> {
+        let mut bytes = [0; Self::BYTES];
+        let [length] = from.raw()?;
+        from.fill_in(bytes.get_mut(..used(length))?)?;
+        bytes[INLINE] = length;
+        let none = bytes == Self::NONE.to_bytes();
+        if none { Some(Self::NONE) } else { Self::from_bytes(bytes) }
     }
 
     /// The key as part of a name in a store, for a policy of this many key attributes. What is plain stands for itself, values
@@ -112,6 +133,15 @@ impl Key {
     /// unusual escaped, or `~` and a digest in hexadecimal.
     pub(crate) fn display(&self, attributes: usize) -> impl fmt::Display + use<> {
         Shown { bytes: self.to_bytes(), attributes }
+    }
+}
+
+/// How many bytes of a key are used, by what is in the place of their number.
+fn used(length: u8) -> usize {
+    match length {
+        DIGESTED => DIGEST,
+        NOTHING => 0,
+        length => length.into(),
     }
 }
 

@@ -15,8 +15,8 @@ pub(crate) struct Label {
     pub(crate) algorithm: Algorithm,
     /// How many attributes make the key.
     pub(crate) attributes: u16,
-    grains: u32,
-    calendar: Option<Calendar>,
+    pub(crate) grains: u32,
+    pub(crate) calendar: Option<Calendar>,
 }
 
 impl Label {

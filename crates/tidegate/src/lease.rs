@@ -18,6 +18,12 @@ pub(crate) struct Lease {
     number: u64,
 }
 
+impl Lease {
+    pub(crate) fn new(policy: &str, key: Key, number: u64) -> Self {
+        Self { policy: policy.to_owned(), key, number }
+    }
+}
+
 /// The attribute of a hit that is the id of its lease.
 pub(crate) const LEASE: &str = "lease";
 
@@ -38,7 +44,7 @@ impl PolicySet {
         let lease = |stance| match stance {
             Stance::Decides(Ask { key, policy, .. }) => {
                 let policy = &self.policies[usize::from(policy)].policy;
-                (policy.algorithm == Algorithm::Concurrency).then(|| Lease { policy: policy.name.clone(), key, number })
+                (policy.algorithm == Algorithm::Concurrency).then(|| Lease::new(&policy.name, key, number))
             }
             Stance::Blocks(_) | Stance::Silent => None,
         };
@@ -108,7 +114,16 @@ impl<S: Store> Limiter<S> {
     /// # Ok::<(), tidegate::ConfigError>(())
     /// ```
     pub fn release<'h>(&self, hit: impl Into<Hit<'h>>) -> S::Reply<bool> {
-        S::lease(self, self.inner.set.load().leases(&hit.into(), &self.inner.digester), false)
+        self.end(self.inner.set.load().leases(&hit.into(), &self.inner.digester))
+    }
+
+    pub(crate) fn end(&self, leases: Vec<Lease>) -> S::Reply<bool> {
+        self.making_places(leases.clone(), S::lease(self, leases, false))
+    }
+
+    #[cfg(not(feature = "waiting"))]
+    fn making_places(&self, _leases: Vec<Lease>, reply: S::Reply<bool>) -> S::Reply<bool> {
+        reply
     }
 }
 
@@ -143,7 +158,7 @@ impl<S: Store> Held<S> {
 
     /// As [`Limiter::release`], for who wants to know that it is done.
     pub fn release(mut self) -> S::Reply<bool> {
-        S::lease(&self.grip.limiter, std::mem::take(&mut self.grip.leases), false)
+        self.grip.limiter.end(std::mem::take(&mut self.grip.leases))
     }
 
     /// The decision alone: its leases end by themselves.
@@ -156,7 +171,7 @@ impl<S: Store> Held<S> {
 impl<S: Store> Drop for Grip<S> {
     fn drop(&mut self) {
         if !self.leases.is_empty() {
-            S::let_go(&self.limiter, std::mem::take(&mut self.leases));
+            S::see_to(&self.limiter, self.limiter.end(std::mem::take(&mut self.leases)));
         }
     }
 }

@@ -1,6 +1,6 @@
 //! A rate limiter to embed: seven algorithms behind one contract, several policies per request, decisions that explain
-//! themselves. In memory it is synchronous, without a runtime or a background thread; with the feature `redis` the same
-//! policies decide for every machine, on Redis or Valkey.
+//! themselves. In memory it is synchronous, without a runtime or, unless asked for, a background thread; with the feature `redis`
+//! the same policies decide for every machine, on Redis or Valkey.
 //!
 //! # From nothing
 //!
@@ -93,16 +93,17 @@
 //!
 //! # Costs known only afterwards
 //!
-//! Reserve an estimate and [`settle`](Limiter::settle) it with the receipt, [`refund`](Limiter::refund) what was not used
-//! at all, or [`charge`](Limiter::charge) what has already been spent.
+//! [`reserve`](Limiter::reserve) an estimate and [`settle`](Limiter::settle) it with the receipt, [`refund`](Limiter::refund) what
+//! was not used at all, or [`charge`](Limiter::charge) what has already been spent. The example `llm_tokens` limits tokens, requests
+//! and calls at once by one set of policies.
 //!
 //! ```
-//! use tidegate::{Limiter, Quota};
+//! use tidegate::{Hit, Limiter, Quota};
 //!
 //! let tokens = Limiter::in_memory(Quota::per_minute(100_000));
-//! let mut decision = tokens.check_n("tenant-7", 4_000); // the estimate
-//! let receipt = decision.take_receipt().expect("it was allowed");
-//! let _ = tokens.settle(receipt, 1_250); // what the call used
+//! let (decision, receipt) = tokens.reserve(Hit::from("tenant-7").cost(4_000)); // the estimate
+//! assert!(decision.is_allowed());
+//! let _ = tokens.settle(receipt.expect("it was charged"), 1_250); // what the call used
 //! assert_eq!(tokens.remaining("tenant-7"), Some(98_750));
 //! ```
 //!
@@ -117,6 +118,21 @@
 //! With the feature `calendar`, a policy has windows that are days, weeks or months of a time zone:
 //! `Policy::calendar("monthly", 10_000, Calendar::month("Europe/Berlin")?)`.
 //!
+//! # Waiting
+//!
+//! With the feature `waiting`, `acquire` waits until a hit is admitted and `acquire_timeout` no longer than it is told to, first come
+//! first served for each key. A dropped future holds nothing.
+//!
+//! ```no_run
+//! # #[cfg(feature = "waiting")]
+//! # async fn example() {
+//! # use tidegate::{Limiter, Quota};
+//! let limiter = Limiter::in_memory(Quota::per_second(10));
+//! let decision = limiter.acquire("api.example.com").await;
+//! assert!(decision.is_allowed());
+//! # }
+//! ```
+//!
 //! # While serving
 //!
 //! [`configure`](Limiter::configure) replaces the policies and [`set_quota`](Limiter::set_quota) one quota; what was counted
@@ -129,6 +145,24 @@
 //! let _ = limiter.check_n("user:42", 5);
 //! limiter.set_quota("default", Quota::per_minute(8))?;
 //! assert_eq!(limiter.remaining("user:42"), Some(3));
+//! # Ok::<(), tidegate::ConfigError>(())
+//! ```
+//!
+//! # Restarts
+//!
+//! [`Builder::snapshot`] keeps what was counted in a file: read when the limiter is built, written when its last handle is dropped
+//! and, if wanted, at intervals; [`Limiter::save`] writes one at any time. A restored limiter answers as one that lived on.
+//!
+//! ```
+//! # use tidegate::{Limiter, Policy, Quota, Snapshot};
+//! # let path = std::env::temp_dir().join(format!("tidegate-guide-{}", std::process::id()));
+//! let build = || {
+//!     let policy = Policy::new("daily", Quota::per_day(5));
+//!     Limiter::builder().policy(policy).snapshot(Snapshot::new(&path)).build()
+//! };
+//! assert!(build()?.check_n("user:42", 5).is_allowed());
+//! assert!(!build()?.check("user:42").is_allowed());
+//! # std::fs::remove_file(&path).unwrap();
 //! # Ok::<(), tidegate::ConfigError>(())
 //! ```
 //!
@@ -182,12 +216,15 @@ mod key;
 mod label;
 mod lease;
 mod limiter;
+mod packed;
 mod policy;
 mod quota;
 mod receipt;
 mod set;
 mod store;
 mod top;
+#[cfg(feature = "waiting")]
+mod waiting;
 
 pub use algorithm::{Algorithm, UnknownAlgorithm};
 pub use builder::Builder;
@@ -195,7 +232,7 @@ pub use builder::Builder;
 pub use calendar::Calendar;
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use decision::{Decision, Outcome};
-pub use error::{ConfigError, QuotaError, ReceiptError, StoreError};
+pub use error::{ConfigError, QuotaError, ReceiptError, SnapshotError, StoreError};
 pub use hit::Hit;
 pub use inspection::{Entry, Inspection};
 pub use lease::Held;
@@ -205,7 +242,10 @@ pub use quota::Quota;
 pub use receipt::Receipt;
 #[cfg(feature = "redis")]
 pub use store::redis::{Pending, Redis, Status};
-pub use store::{Source, Store, memory::Memory};
+pub use store::{
+    Source, Store,
+    memory::{Memory, Saved, Snapshot, SnapshotStatus},
+};
 pub use top::Ranked;
 
 /// The examples of the repository's README are tests too.

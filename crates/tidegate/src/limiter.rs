@@ -19,8 +19,10 @@ use crate::{
     error::ConfigError,
     key::Digester,
     set::{Making, PolicySet, Prepared, Stance},
-    store::Intent,
+    store::{Intent, memory::Keeper},
 };
+#[cfg(feature = "waiting")]
+use crate::{clock::Sleep, waiting::Waiting};
 
 /// Decides hits by a set of policies. Cheap to clone; clones share everything.
 ///
@@ -51,6 +53,8 @@ pub struct Limiter<S: Store = Memory> {
     /// The set at the time that this handle was made. As long as it is the newest, a hit needs no other and pays nothing
     /// for the possibility that there might be one.
     pub(crate) set: Arc<PolicySet>,
+    /// Dropped with the last handle.
+    pub(crate) keeper: Option<Arc<Keeper>>,
 }
 
 pub(crate) struct Inner<S> {
@@ -63,6 +67,8 @@ pub(crate) struct Inner<S> {
     pub(crate) clock: Time,
     pub(crate) digester: Digester,
     pub(crate) max_keys: usize,
+    #[cfg(feature = "waiting")]
+    pub(crate) waiting: Waiting,
 }
 
 /// The usual clock is called directly, any other through a pointer.
@@ -130,7 +136,7 @@ impl<S: Store> Limiter<S> {
 
     /// Forgets the hit's keys in every policy that applies to it, and says how they stand then.
     pub fn reset<'h>(&self, hit: impl Into<Hit<'h>>) -> S::Reply<Decision> {
-        S::reset(self, &hit.into())
+        self.making_room(S::reset(self, &hit.into()))
     }
 
     /// Gives back what a decision charged, as far as it still counts, and says how the keys stand then.
@@ -138,7 +144,26 @@ impl<S: Store> Limiter<S> {
     /// A log forgets the entry; windows and counters subtract it from the grain or window it was counted in while that
     /// lives; buckets give back what would not have refilled since. Never more than that.
     pub fn refund(&self, receipt: Receipt) -> S::Reply<Decision> {
-        S::amend(self, receipt, None)
+        self.making_room(S::amend(self, receipt, None))
+    }
+
+    /// Decides a hit whose cost is an estimate, with the receipt to [`settle`](Self::settle) it by; none where nothing was charged. What
+    /// is never settled has cost its estimate.
+    ///
+    /// ```
+    /// use tidegate::{Hit, Limiter, Quota};
+    ///
+    /// let tokens = Limiter::in_memory(Quota::per_minute(100_000));
+    /// let (decision, receipt) = tokens.reserve(Hit::from("tenant-7").cost(4_000));
+    /// assert!(decision.is_allowed());
+    /// let _ = tokens.settle(receipt.expect("it was charged"), 1_250);
+    /// assert_eq!(tokens.remaining("tenant-7"), Some(98_750));
+    /// ```
+    pub fn reserve<'h>(&self, hit: impl Into<Hit<'h>>) -> S::Reply<(Decision, Option<Receipt>)> {
+        S::map(self.check(hit), |mut decision| {
+            let receipt = decision.take_receipt();
+            (decision, receipt)
+        })
     }
 
     /// Corrects what a decision charged to the cost that turned out: the difference is refunded or charged.
@@ -146,7 +171,7 @@ impl<S: Store> Limiter<S> {
     /// A policy that counts requests has nothing to correct. A receipt is good for two windows, an hour at least, and what its cost
     /// takes to come back; after that what was charged stays as it is.
     pub fn settle(&self, receipt: Receipt, actual: u64) -> S::Reply<Decision> {
-        S::amend(self, receipt, Some(actual))
+        self.making_room(S::amend(self, receipt, Some(actual)))
     }
 
     /// What is stored for the hit's key under one policy.
@@ -214,6 +239,11 @@ impl<S: Store> Limiter<S> {
         self.replace(policies)
     }
 
+    #[cfg(not(feature = "waiting"))]
+    fn making_room(&self, reply: S::Reply<Decision>) -> S::Reply<Decision> {
+        reply
+    }
+
     fn replace(&self, policies: Vec<Policy>) -> Result<(), ConfigError> {
         let Inner { set, version, store, digester, max_keys, .. } = &*self.inner;
         let serve = |new: Arc<PolicySet>| {
@@ -231,6 +261,8 @@ impl<S: Store> Limiter<S> {
             Memory::carry_over(&new);
             serve(Arc::new(new.without_long_pasts()));
         }
+        #[cfg(feature = "waiting")]
+        self.inner.waiting.wake_all();
         Ok(())
     }
 
@@ -274,12 +306,20 @@ impl Time {
             Self::Other(clock) => clock.epoch_micros(),
         }
     }
+
+    #[cfg(feature = "waiting")]
+    pub(crate) fn sleep_until(&self, epoch_micros: u64) -> Sleep {
+        match self {
+            Self::System(clock) => clock.sleep_until(epoch_micros),
+            Self::Other(clock) => clock.sleep_until(epoch_micros),
+        }
+    }
 }
 
 impl<S: Store> Clone for Limiter<S> {
     /// Another handle on the same limiter.
     fn clone(&self) -> Self {
-        Self { inner: Arc::clone(&self.inner), set: self.inner.set.load_full() }
+        Self { inner: Arc::clone(&self.inner), set: self.inner.set.load_full(), keeper: self.keeper.clone() }
     }
 }
 

@@ -4,6 +4,14 @@
 pub(crate) enum Calendar {}
 
 impl Calendar {
+    pub(crate) fn name(self) -> &'static str {
+        match self {}
+    }
+
+    pub(crate) fn named(_name: &str) -> Option<Self> {
+        None
+    }
+
     pub(crate) fn id(self) -> u64 {
         match self {}
     }

@@ -1,6 +1,8 @@
 //! A set of policies made ready to decide: checked, with a plan for every quota and a table for every policy's keys.
 //! It is replaced whole; what a policy of the same meaning has counted goes over to the new set.
 
+mod saved;
+
 use std::{
     collections::{HashMap, HashSet},
     sync::Arc,
@@ -75,7 +77,7 @@ pub(crate) struct Era {
 /// Past eras that a policy keeps before all of its states are written anew under the current one.
 const MAX_PAST: usize = 64;
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Treatment {
     /// The index of a quota.
     Plan(u16),
@@ -205,11 +207,10 @@ impl Prepared {
             return Ok(Self::with(policy, (table, Arc::default()), first, 0, Vec::new()));
         };
         let kept = (old.table.clone(), Arc::clone(&old.denials));
-        let quotas = |policy: &Policy| (policy.quota, policy.resolution, policy.calendar, policy.overrides.clone());
-        if quotas(&old.policy) == quotas(&policy) {
+        let current = Era::new(&policy, digester, now)?;
+        if current.rules_as(&old.current) {
             return Ok(Self::with(policy, kept, old.current.clone(), old.era, old.past.clone()));
         }
-        let current = Era::new(&policy, digester, now)?;
         let past = old.past.iter().cloned().chain([Arc::new(old.current.clone())]).collect();
         Ok(Self::with(policy, kept, current, old.era.wrapping_add(1), past))
     }
@@ -357,6 +358,12 @@ impl Era {
         self.plans.push(plan.following(policy.calendar));
         self.labels.push(Label::new(policy, quota));
         u16::try_from(self.labels.len() - 1).map_err(|_| ConfigError::TooMany("different quotas in one policy's overrides"))
+    }
+
+    /// Whether every key gets the same in both.
+    fn rules_as(&self, other: &Self) -> bool {
+        let quotas = |era: &Self| era.labels.iter().map(|label| label.quota).collect::<Vec<_>>();
+        self.plans == other.plans && quotas(self) == quotas(other) && self.overrides == other.overrides
     }
 
     fn plan_of(&self, key: &Key) -> &Plan {

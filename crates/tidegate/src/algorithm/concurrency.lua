@@ -76,7 +76,7 @@ function leases.rarely()
   -- Releases the lease `amount`.
   function leases.refund(_, _, amount)
     call('ZREM', key, pack('>I7', amount))
-    if call('ZCOUNT', key, low, high) == 0 then
+    if call('ZCARD', key) == 1 then
       call('DEL', key)
     end
   end

@@ -4,7 +4,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Charge, Evaluation, Plan, State, Stored, Terms, Verdict};
+use super::{Charge, Evaluation, Packer, Plan, State, Stored, Terms, Unpacker, Verdict};
+use crate::Quota;
 
 /// No lease, or all of them.
 #[derive(Clone, Debug, Default)]
@@ -98,9 +99,8 @@ impl State for Leases {
     }
 
     /// Releases the lease `amount`.
-    fn refund(&mut self, _plan: &Plan, now: u64, _at: u64, amount: u64) {
+    fn refund(&mut self, _plan: &Plan, _now: u64, _at: u64, amount: u64) {
         if let Some(held) = &mut self.0 {
-            held.purge(now);
             held.remove(amount);
         }
         self.0.take_if(|held| held.order.is_empty());
@@ -122,6 +122,32 @@ impl State for Leases {
 
     fn convert(&self, _old: &Plan, _new: &Plan, _since: u64) -> Self {
         self.clone()
+    }
+
+    fn save(&self, to: &mut Packer<'_>) {
+        to.number(self.0.as_ref().map_or(0, |held| held.longest));
+        for (end, lease) in self.0.iter().flat_map(|held| &held.order) {
+            to.number(*lease);
+            to.time(*end);
+        }
+        // No lease has this number.
+        to.number(0);
+    }
+
+    fn load(from: &mut Unpacker<'_>, _plan: &Plan) -> Option<Self> {
+        let mut held = Held { longest: from.up_to(Quota::MAX)?, ..Held::default() };
+        loop {
+            match from.up_to(Quota::MAX)? {
+                0 if held.order.is_empty() => return Some(Self(None)),
+                0 => return (held.longest > 0).then(|| Self(Some(Box::new(held)))),
+                lease => {
+                    held.remove(lease);
+                    let end = from.time()?;
+                    held.ends.insert(lease, end);
+                    held.order.insert((end, lease));
+                }
+            }
+        }
     }
 
     fn heap_bytes(&self) -> usize {

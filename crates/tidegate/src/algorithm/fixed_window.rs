@@ -1,6 +1,6 @@
 //! `fixed-window`: one counter for each window since the epoch, or of a calendar.
 
-use super::{Charge, Evaluation, Plan, State, Stored, Terms};
+use super::{Charge, Evaluation, Packer, Plan, State, Stored, Terms, Unpacker};
 use crate::{Quota, calendar::Calendar};
 
 /// The cost counted in the window that began at `start`.
@@ -73,6 +73,15 @@ impl State for Window {
 
     fn inspect(&self) -> Stored {
         Stored::fields([("start", self.start), ("used", self.used)])
+    }
+
+    fn save(&self, to: &mut Packer<'_>) {
+        to.time(self.start);
+        to.number(self.used);
+    }
+
+    fn load(from: &mut Unpacker<'_>, _plan: &Plan) -> Option<Self> {
+        Some(Self { start: from.time()?, used: from.up_to(Quota::MAX)? })
     }
 
     fn terms(plan: &Plan) -> Terms {

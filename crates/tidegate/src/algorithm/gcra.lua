@@ -95,7 +95,6 @@ function gcra.rarely()
   function gcra.convert(old, new, since)
     local owed = mul_div_ceil(backlog_at(old, since), new.interval, old.interval)
     set(new, since, math.min(owed, MAX_REFILL))
-    return owed == 0
   end
 
   -- When it was written is not known exactly.
@@ -104,8 +103,8 @@ function gcra.rarely()
   end
 
   function gcra.persist(plan)
-    if time > now then
-      kept, written = time + plan.tolerance, plan.text
+    kept, written = time + plan.tolerance, plan.text
+    if kept > now then
       call('SET', key, pack('>I7BI7', time, bits, kept) .. written, 'PX', ttl(kept - now))
     end
   end

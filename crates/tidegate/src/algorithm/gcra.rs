@@ -1,6 +1,6 @@
 //! `gcra`: the generic cell rate algorithm. One number says when the key will owe nothing: its theoretical arrival time.
 
-use super::{Charge, Evaluation, MAX_REFILL, Plan, State, Stored, Terms, mul_div_ceil};
+use super::{Charge, Evaluation, MAX_REFILL, Packer, Plan, State, Stored, Terms, Unpacker, mul_div_ceil};
 
 /// The theoretical arrival time in the low 53 bits.
 ///
@@ -64,6 +64,15 @@ impl State for Arrival {
 
     fn inspect(&self) -> Stored {
         Stored::fields([("arrival", self.0 & ((1 << TIME_BITS) - 1))])
+    }
+
+    fn save(&self, to: &mut Packer<'_>) {
+        to.time(self.0 & ((1 << TIME_BITS) - 1));
+        to.number(self.0 >> TIME_BITS);
+    }
+
+    fn load(from: &mut Unpacker<'_>, _plan: &Plan) -> Option<Self> {
+        Some(Self(from.time()? | from.up_to(TIME_BITS.into())? << TIME_BITS))
     }
 
     fn terms(plan: &Plan) -> Terms {

@@ -13,7 +13,12 @@ mod token_bucket;
 
 use std::{borrow::Cow, fmt, str::FromStr};
 
-use crate::{Quota, calendar::Calendar, error::QuotaError};
+use crate::{
+    Quota,
+    calendar::Calendar,
+    error::QuotaError,
+    packed::{Packer, Unpacker},
+};
 
 /// The state of one key under one algorithm. `Default` is *no state*: what a key that was never seen has.
 pub(crate) trait State: Default + Clone + Send + 'static {
@@ -45,6 +50,12 @@ pub(crate) trait State: Default + Clone + Send + 'static {
     fn holds(&self, _now: u64, _lease: u64) -> bool {
         false
     }
+
+    /// Packs the state.
+    fn save(&self, to: &mut Packer<'_>);
+
+    /// Reads what [`save`](Self::save) packed under the same plan; nothing where that could not have.
+    fn load(from: &mut Unpacker<'_>, plan: &Plan) -> Option<Self>;
 
     /// Bytes held outside the state itself.
     fn heap_bytes(&self) -> usize {

@@ -1,7 +1,7 @@
 //! `sliding-counter`: the current window's counter plus the previous one's, weighted by how much of it the sliding
 //! window still overlaps. An estimate, below twice the limit in any window.
 
-use super::{Charge, Evaluation, Plan, State, Stored, Terms, mul_div, mul_div_ceil};
+use super::{Charge, Evaluation, Packer, Plan, State, Stored, Terms, Unpacker, mul_div, mul_div_ceil};
 use crate::Quota;
 
 /// The cost counted in the window that began at `start`, and in the one before it.
@@ -96,6 +96,16 @@ impl State for Buckets {
 
     fn inspect(&self) -> Stored {
         Stored::fields([("start", self.start), ("current", self.current), ("previous", self.previous)])
+    }
+
+    fn save(&self, to: &mut Packer<'_>) {
+        to.time(self.start);
+        to.number(self.current);
+        to.number(self.previous);
+    }
+
+    fn load(from: &mut Unpacker<'_>, _plan: &Plan) -> Option<Self> {
+        Some(Self { start: from.time()?, current: from.up_to(Quota::MAX)?, previous: from.up_to(Quota::MAX)? })
     }
 
     fn terms(plan: &Plan) -> Terms {

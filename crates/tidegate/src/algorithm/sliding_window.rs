@@ -3,7 +3,7 @@
 
 use std::{collections::VecDeque, mem};
 
-use super::{Charge, Evaluation, INSPECTED, Plan, State, Stored, Terms};
+use super::{Charge, Evaluation, INSPECTED, Packer, Plan, State, Stored, Terms, Unpacker};
 use crate::Quota;
 
 /// Grains in order of time, each with the time of its last hit and a cost of at least 1.
@@ -57,6 +57,15 @@ impl Grains {
     fn effective(&self, plan: &Plan, now: u64) -> Option<u64> {
         let counts = self.used > 0 && self.newest + plan.window > now && self.newest <= now + plan.window;
         counts.then(|| now.max(self.newest))
+    }
+
+    /// Times and costs of all grains, oldest first.
+    fn all(&self) -> impl Iterator<Item = (u64, u64)> {
+        let grains = self.older.iter().flat_map(|older| &older.grains).map(|grain| (grain.time, grain.end));
+        let mut before = self.older.as_ref().map_or(0, |older| older.base);
+        let newest = (self.newest, before.wrapping_add(self.used));
+        let own = move |(time, end): (u64, u64)| (time, end.wrapping_sub(mem::replace(&mut before, end)));
+        grains.chain((self.used > 0).then_some(newest)).map(own)
     }
 
     /// How many of the older grains have expired at `at`.
@@ -183,13 +192,37 @@ impl State for Grains {
     }
 
     fn inspect(&self) -> Stored {
-        let grains = self.older.iter().flat_map(|older| &older.grains).map(|grain| (grain.time, grain.end));
-        let mut before = self.older.as_ref().map_or(0, |older| older.base);
-        let newest = (self.newest, before.wrapping_add(self.used));
-        let own = |(time, end): (u64, u64)| (time, end.wrapping_sub(mem::replace(&mut before, end)));
-        let mut entries: Vec<(u64, u64)> = grains.chain((self.used > 0).then_some(newest)).map(own).collect();
+        let mut entries: Vec<(u64, u64)> = self.all().collect();
         entries.drain(..entries.len().saturating_sub(INSPECTED));
         Stored { fields: Vec::new(), entries }
+    }
+
+    fn save(&self, to: &mut Packer<'_>) {
+        to.time(self.oldest);
+        let mut before = self.oldest;
+        for (time, cost) in self.all() {
+            to.number(cost);
+            to.number(time - mem::replace(&mut before, time));
+        }
+        // No grain costs nothing.
+        to.number(0);
+    }
+
+    fn load(from: &mut Unpacker<'_>, _plan: &Plan) -> Option<Self> {
+        let oldest = from.time()?;
+        let mut all = Self { oldest, newest: oldest, ..Self::default() };
+        loop {
+            match from.up_to(Quota::MAX - all.used)? {
+                0 => return Some(all),
+                cost => {
+                    if all.used > 0 {
+                        all.older.get_or_insert_default().grains.push_back(Grain { time: all.newest, end: all.used });
+                    }
+                    all.newest += from.up_to((1 << 53) - all.newest)?;
+                    all.used += cost;
+                }
+            }
+        }
     }
 
     fn terms(plan: &Plan) -> Terms {

@@ -1,6 +1,6 @@
 //! `token-bucket`: what is missing from a full bucket, refilled at exactly the rate of the quota.
 
-use super::{Charge, Evaluation, MAX_REFILL, Plan, State, Stored, Terms, mul_div, mul_div_ceil};
+use super::{Charge, Evaluation, MAX_REFILL, Packer, Plan, State, Stored, Terms, Unpacker, mul_div, mul_div_ceil};
 use crate::Quota;
 
 /// `spent + fraction / per` tokens were missing at time `at`, `per` being the plan's. What is missing, and not what is
@@ -88,6 +88,17 @@ impl State for Bucket {
 
     fn inspect(&self) -> Stored {
         Stored::fields([("missing", self.spent), ("fraction", self.fraction), ("at", self.at)])
+    }
+
+    fn save(&self, to: &mut Packer<'_>) {
+        to.number(self.spent);
+        to.number(self.fraction);
+        to.time(self.at);
+    }
+
+    fn load(from: &mut Unpacker<'_>, plan: &Plan) -> Option<Self> {
+        let bucket = Self { spent: from.up_to(Quota::MAX)?, fraction: from.up_to(plan.per - 1)?, at: from.time()? };
+        Some(if bucket.spent > plan.capacity { bucket.payable(plan) } else { bucket })
     }
 
     fn terms(plan: &Plan) -> Terms {

@@ -5,8 +5,12 @@ pub(crate) mod memory;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
 
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 
+#[cfg(feature = "waiting")]
+use crate::StoreError;
 use crate::{
     Algorithm, Decision, Hit, Limiter, Ranked, Receipt,
     algorithm::{Charge, Stored, Verdict},
@@ -14,8 +18,10 @@ use crate::{
     key::{Digester, Key},
     label::Label,
     lease::Lease,
+    limiter::Inner,
     set::{PolicySet, Stance},
 };
+use memory::Keeper;
 
 /// Where states live, and with that how a limiter answers: at once ([`Memory`](crate::Memory)), or to who awaits it
 #[cfg_attr(feature = "redis", doc = "([`Redis`](crate::Redis)).")]
@@ -25,11 +31,27 @@ use crate::{
 #[expect(private_interfaces, reason = "nobody else is to call or to implement these")]
 pub trait Store: Sized + Send + Sync + 'static {
     /// What the methods of a limiter on this store return where others return a `T`.
-    type Reply<T: Send + 'static>;
+    type Reply<T: Send + 'static>: Send;
+
+    /// What awaiting gives where others return a `T`: that, or on a store that is elsewhere a `Result` of it.
+    #[cfg(feature = "waiting")]
+    type Awaited<T: Send + 'static>: Send;
 
     /// Begins to serve.
     #[doc(hidden)]
     fn start(&mut self, max_keys: usize) -> Result<(), ConfigError>;
+
+    /// What it has from an earlier life, as the set of policies that it had then.
+    #[doc(hidden)]
+    fn restore(&mut self, _max_keys: usize, _now: u64) -> Option<PolicySet> {
+        None
+    }
+
+    /// What is to be dropped with the last handle of a limiter.
+    #[doc(hidden)]
+    fn keep(_inner: &Arc<Inner<Self>>) -> Option<Arc<Keeper>> {
+        None
+    }
 
     /// How many instances share a quota when each decides by itself; nothing where none ever does.
     #[doc(hidden)]
@@ -56,9 +78,9 @@ pub trait Store: Sized + Send + Sync + 'static {
     #[doc(hidden)]
     fn lease(limiter: &Limiter<Self>, leases: Vec<Lease>, renews: bool) -> Self::Reply<bool>;
 
-    /// Releases leases, and tells nobody.
+    /// Has something come to its end that nobody waits for.
     #[doc(hidden)]
-    fn let_go(limiter: &Limiter<Self>, leases: Vec<Lease>);
+    fn see_to(limiter: &Limiter<Self>, reply: Self::Reply<bool>);
 
     /// What is stored for a key, and for how long yet, in microseconds.
     #[doc(hidden)]
@@ -71,6 +93,25 @@ pub trait Store: Sized + Send + Sync + 'static {
     /// One set of policies has come in the place of another.
     #[doc(hidden)]
     fn replaced(&self, old: &PolicySet, new: &PolicySet);
+
+    /// What a reply comes to.
+    #[doc(hidden)]
+    #[cfg(feature = "waiting")]
+    fn told<T: Send + 'static>(reply: Self::Reply<T>) -> impl Future<Output = Result<T, StoreError>> + Send;
+
+    #[doc(hidden)]
+    #[cfg(feature = "waiting")]
+    fn awaited<T: Send + 'static>(told: Result<T, StoreError>) -> Self::Awaited<T>;
+
+    /// Checks a hit. Dropped before it has answered, it gives back what was charged.
+    #[doc(hidden)]
+    #[cfg(feature = "waiting")]
+    fn ask(limiter: &Limiter<Self>, hit: &Hit<'_>) -> impl Future<Output = Result<Decision, StoreError>> + Send;
+
+    /// How keys stand; no records where that cannot be told. The asks are in the order in which to lock.
+    #[doc(hidden)]
+    #[cfg(feature = "waiting")]
+    fn foresee(limiter: &Limiter<Self>, set: Arc<PolicySet>, asks: Asks) -> Self::Reply<Records>;
 
     #[doc(hidden)]
     fn map<T: Send + 'static, U: Send + 'static>(

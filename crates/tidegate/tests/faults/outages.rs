@@ -8,11 +8,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tidegate::{OnStoreError, Source, StoreError};
+use tidegate::{OnStoreError, Redis, Source, StoreError};
 use tidegate_testkit::Server;
 use tokio::runtime::Runtime;
 
-use crate::rig::{Load, RETURN, alone, back, limiter, measured, outage, redis, source, unconnected, until, wide, within};
+use crate::rig::{
+    Load, NOISE, RETURN, Seen, alone, back, limiter, measured, outage, redis, source, unconnected, until, wide, within,
+};
 
 /// What a decision costs once it is known that the server is away.
 const CHEAP: Duration = Duration::from_millis(1);
@@ -60,6 +62,32 @@ fn frozen_for_five_seconds() {
     };
     let seen = outage("frozen", &limiter, &runtime, &mut server, freeze, Duration::from_secs(5), thaw);
     assert!(seen.median < CHEAP);
+}
+
+/// By the deadline that a store has unless told otherwise: a busy machine may make a fallback of a decision, never a late one.
+#[test]
+fn frozen_by_the_default_deadline() {
+    const DEFAULT: Duration = Duration::from_millis(15);
+    let _turn = alone();
+    let (server, runtime) = (Server::start(), Runtime::new().unwrap());
+    let limiter = limiter(&runtime, Redis::new(&server.url()).unwrap(), [wide()]);
+    measured("default deadline", || {
+        let load = Load::start(&runtime, &limiter);
+        thread::sleep(Duration::from_millis(300));
+        server.freeze();
+        thread::sleep(Duration::from_secs(1));
+        server.thaw();
+        let back = back(&runtime, &limiter, Instant::now());
+        let mut took: Vec<Duration> = load.stop(&runtime).iter().map(Seen::took).collect();
+        took.sort_unstable();
+        let (count, worst) = (took.len(), took[took.len() - 1]);
+        println!(
+            "default deadline: {count} decisions, median {:?}, worst {worst:?}; the store's {back:?} later",
+            took[count / 2]
+        );
+        within(DEFAULT + NOISE, "the latest decision", worst)?;
+        within(RETURN, "the store's", back)
+    });
 }
 
 /// Established connections to a port, as clients have them.

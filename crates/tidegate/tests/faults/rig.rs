@@ -16,7 +16,7 @@ use tokio::{runtime::Runtime, task::JoinHandle};
 /// The deadline where a test says nothing else. By the library's own, 15 ms, a busy machine is an outage now and then.
 pub(crate) const DEADLINE: Duration = Duration::from_millis(100);
 /// What a busy machine may add to a deadline.
-const NOISE: Duration = Duration::from_millis(200);
+pub(crate) const NOISE: Duration = Duration::from_millis(200);
 /// A server that nothing befalls is so late only where the machine stands still.
 const STALL: Duration = Duration::from_millis(50);
 /// Within this, decisions are the store's again.

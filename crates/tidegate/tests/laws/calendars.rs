@@ -7,7 +7,7 @@ use proptest::{
     prelude::*,
     test_runner::{Config, TestRunner},
 };
-use tidegate::{Algorithm, Calendar, Hit, Limiter, ManualClock, Override, Policy, Quota, Receipt};
+use tidegate::{Algorithm, Calendar, Hit, Limiter, ManualClock, Override, Policy, Quota, Receipt, Snapshot};
 
 use crate::calendar_model::{Answer, Case, Model, POLICY, Step, Unit, answer, calendar, case, window_of};
 
@@ -193,6 +193,30 @@ fn a_refund_leaves_alone_what_is_far_ahead() {
         clock.set(micros("2026-06-06T12:00:00Z"));
         assert_eq!(limiter.remaining("a"), Some(1));
     }
+}
+
+/// A snapshot knows in whose windows was counted: the same goes on, and another takes over what still runs.
+#[test]
+fn a_calendar_outlives_its_process() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("snapshot");
+    let berlin = Calendar::day("Europe/Berlin").unwrap();
+    let (limiter, clock) = limiter(Policy::calendar(POLICY, 5, berlin), "2026-10-25T12:00:00Z");
+    let _ = limiter.check_n("a", 3);
+    limiter.save(&file).unwrap();
+    let restored = |now, calendar| {
+        clock.set(micros(now));
+        let builder = Limiter::builder().policy(Policy::calendar(POLICY, 5, calendar)).clock(clock.clone());
+        // A copy: a limiter that goes writes it anew.
+        let copy = folder.path().join("copy");
+        std::fs::copy(&file, &copy).unwrap();
+        builder.snapshot(Snapshot::new(copy)).build().unwrap().remaining("a")
+    };
+    let month = Calendar::month("UTC").unwrap();
+    assert_eq!(restored("2026-10-25T22:59:59Z", berlin), Some(2));
+    assert_eq!(restored("2026-10-25T22:59:59Z", month), Some(2));
+    assert_eq!(restored("2026-10-25T23:00:00Z", berlin), Some(5));
+    assert_eq!(restored("2026-10-25T23:00:00Z", month), Some(5), "the day was over");
 }
 
 /// A plain window becomes a calendar's, and back: what was counted goes on counting.

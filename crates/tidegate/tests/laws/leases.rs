@@ -139,6 +139,62 @@ fn with_rates_it_is_all_or_nothing() {
     }
 }
 
+/// Who waits for a place gets it when it is released, in the order of coming, and gives up when its time is over and not before.
+#[cfg(feature = "waiting")]
+#[test]
+fn who_waits_for_a_place_gets_the_one_that_is_released() {
+    use std::{
+        future::Future,
+        pin::pin,
+        task::{Context, Poll, Waker},
+    };
+    let clock = ManualClock::default();
+    let limiter = Limiter::builder().policy(Policy::concurrency(POLICY, 1, MINUTE)).clock(clock.clone()).build().unwrap();
+    let mut context = Context::from_waker(Waker::noop());
+    let held = limiter.hold("a");
+    let (second, third) = (Hit::from("a").lease("second"), Hit::from("a").lease("third"));
+    let mut first_in_line = pin!(limiter.acquire(&second));
+    let mut next = pin!(limiter.acquire_timeout(&third, Duration::from_secs(10)));
+    assert!(first_in_line.as_mut().poll(&mut context).is_pending() && next.as_mut().poll(&mut context).is_pending());
+    drop(held);
+    assert!(next.as_mut().poll(&mut context).is_pending());
+    assert!(matches!(first_in_line.as_mut().poll(&mut context), Poll::Ready(decision) if decision.is_allowed()));
+    // The lease ends in a minute, and may be released at any time before.
+    clock.advance(Duration::from_secs(9));
+    assert!(next.as_mut().poll(&mut context).is_pending());
+    clock.advance(Duration::from_secs(1));
+    assert!(matches!(next.as_mut().poll(&mut context), Poll::Ready(decision) if !decision.is_allowed()));
+    // Who comes last waits for the end of the lease itself.
+    let mut last = pin!(limiter.acquire_timeout("a", MINUTE));
+    assert!(last.as_mut().poll(&mut context).is_pending());
+    clock.advance(MINUTE);
+    assert!(matches!(last.as_mut().poll(&mut context), Poll::Ready(decision) if decision.is_allowed()));
+}
+
+/// Leases outlive the process that counted them, in a file.
+#[test]
+fn leases_are_held_across_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("leases");
+    let clock = ManualClock::default();
+    let build = || {
+        let builder = Limiter::builder().policy(Policy::concurrency(POLICY, 2, MINUTE)).clock(clock.clone());
+        builder.snapshot(tidegate::Snapshot::new(&path)).build().unwrap()
+    };
+    let limiter = build();
+    let jobs = ["job-1", "job-2"].map(|job| Hit::from("a").lease(job));
+    for job in &jobs {
+        assert!(limiter.check(job).is_allowed());
+        clock.advance(Duration::from_secs(10));
+    }
+    drop(limiter);
+    let limiter = build();
+    assert!(!limiter.check("a").is_allowed());
+    assert_eq!(limiter.check("a").retry_after(), Some(Duration::from_secs(40)));
+    assert!(limiter.renew(&jobs[0]) && limiter.release(&jobs[1]) && !limiter.release(&jobs[1]));
+    assert_eq!(limiter.remaining("a"), Some(1));
+}
+
 /// A table that is full gives no place twice.
 #[test]
 fn no_key_with_leases_is_evicted() {

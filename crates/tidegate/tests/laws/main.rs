@@ -20,9 +20,12 @@ mod model;
 mod policies;
 mod receipts;
 mod reconfigure;
+mod restarts;
 mod several;
 mod stepping;
 mod threads;
 mod traces;
+#[cfg(feature = "waiting")]
+mod waiting;
 mod waits;
 mod world;

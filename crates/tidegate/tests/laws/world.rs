@@ -1,9 +1,9 @@
 //! One limiter with one policy on one key, on a clock that stands still, driven by steps. Two worlds of one scene that
 //! take the same steps are twins. What the answers should be is not known here.
 
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
-use tidegate::{Algorithm, Clock, Decision, Hit, Limiter, ManualClock, Outcome, Policy, Quota};
+use tidegate::{Algorithm, Clock, Decision, Hit, Limiter, ManualClock, Outcome, Policy, Quota, Snapshot};
 
 /// The name of the one policy and the value of the one key.
 pub(crate) const POLICY: &str = "law";
@@ -135,6 +135,37 @@ impl World {
     pub(crate) fn new(scene: Scene) -> Self {
         let (limiter, clock) = limiter_at(scene.start, [scene.policy()]);
         Self { clock, limiter, scene, receipts: Vec::new() }
+    }
+
+    /// A world whose limiter leaves what it has counted in a file.
+    pub(crate) fn kept(scene: Scene, file: &Path) -> Self {
+        let _ = std::fs::remove_file(file);
+        // Long before: receipts from before the first limiter are void, also those of a clock that is set back to then.
+        let mut world = Self::new(Scene { start: 0, ..scene });
+        world.begin(file);
+        world.clock.set(scene.start);
+        world
+    }
+
+    /// Ends the limiter, and begins another with what the last one left. It may have another quota.
+    pub(crate) fn restart(&mut self, quota: Quota, file: &Path) {
+        self.scene.quota = quota;
+        self.limiter = limiter_at(0, []).0;
+        self.begin(file);
+        assert!(self.limiter.store().snapshot_status().restored.unwrap().is_some());
+    }
+
+    fn begin(&mut self, file: &Path) {
+        let builder = Limiter::builder().policy(self.scene.policy()).clock(self.clock.clone());
+        self.limiter = builder.snapshot(Snapshot::new(file)).build().unwrap();
+    }
+
+    /// Loses all receipts for what counts at a later time than now.
+    pub(crate) fn lose_future_receipts(&mut self) {
+        let now = self.now();
+        // The last but one of the numbers that a receipt is made of.
+        let at = |receipt: &String| receipt.rsplit(',').nth(1).unwrap().parse::<u64>().unwrap();
+        self.receipts.retain(|receipt| at(receipt) <= now);
     }
 
     /// A new world in which `steps` have been taken.

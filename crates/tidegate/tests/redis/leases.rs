@@ -115,6 +115,25 @@ async fn a_lease_is_seen_and_released_by_every_instance() {
     assert!(keys(&mut server.connection()).is_empty());
 }
 
+/// A place may be free again at any time: that there was none is not remembered.
+#[tokio::test]
+async fn no_denial_of_a_lease_is_cached() {
+    let server = Server::start();
+    let store = || Redis::new(&server.url()).unwrap().deadline(Duration::from_secs(20));
+    let (here, there) = (
+        connected(Limiter::builder().policy(places(1)).store(store())).await,
+        connected(Limiter::builder().policy(places(1)).store(store())).await,
+    );
+    for _ in 0..10 {
+        let held = here.hold("a").await.unwrap();
+        assert!(held.is_allowed() && !there.hold("a").await.unwrap().is_allowed());
+        assert!(held.release().await.unwrap());
+        let held = there.hold("a").await.unwrap();
+        assert!(held.is_allowed() && held.release().await.unwrap());
+    }
+    assert_eq!(there.store().status().cached, 0);
+}
+
 /// The answer to who gave up waiting is a lease that nobody has: it is let go.
 #[tokio::test]
 async fn giving_up_before_the_answer_gives_up_the_lease() {

@@ -23,3 +23,4 @@ mod processes;
 mod ranking;
 mod several;
 mod twins;
+mod waiting;

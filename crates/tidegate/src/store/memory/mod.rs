@@ -1,27 +1,37 @@
 //! The memory store: one typed table per policy, decided under the locks of the shards that a hit touches.
 
+mod draft;
 mod ledger;
 mod places;
 mod shards;
+mod snapshot;
 
 use std::{
     hash::{BuildHasher, Hasher},
+    io,
     sync::Arc,
 };
 
 use smallvec::SmallVec;
 
+pub(crate) use self::snapshot::Keeper;
+pub use self::snapshot::{Saved, Snapshot, SnapshotStatus};
 use self::{
     ledger::Ledger,
     shards::{Shards, Slot, Stale},
+    snapshot::Snapshots,
 };
 use super::{Amendment, Answer, Ask, Asks, Intent, Question, Records, Store};
+#[cfg(feature = "waiting")]
+use crate::StoreError;
 use crate::{
     Algorithm, Decision, Hit, Limiter, Ranked, Receipt,
     algorithm::{Evaluation, Stored, Verdict, registry},
     error::ConfigError,
     key::Key,
     lease::Lease,
+    limiter::Inner,
+    packed::{Packer, Unpacker},
     receipt::Charged,
     set::{PolicySet, Prepared, Stance},
 };
@@ -31,11 +41,14 @@ use crate::{
 pub struct Memory {
     seed: Seed,
     ledger: Ledger,
+    snapshots: Snapshots,
 }
 
 #[expect(private_interfaces, reason = "nobody else is to call these")]
 impl Store for Memory {
     type Reply<T: Send + 'static> = T;
+    #[cfg(feature = "waiting")]
+    type Awaited<T: Send + 'static> = T;
 
     fn start(&mut self, max_keys: usize) -> Result<(), ConfigError> {
         self.ledger.bound(max_keys);
@@ -44,6 +57,14 @@ impl Store for Memory {
 
     fn shared_by(&self) -> Option<u64> {
         None
+    }
+
+    fn restore(&mut self, max_keys: usize, now: u64) -> Option<PolicySet> {
+        self.restore_snapshot(max_keys, now)
+    }
+
+    fn keep(inner: &Arc<Inner<Self>>) -> Option<Arc<Keeper>> {
+        Keeper::start(inner)
     }
 
     /// The path of every hit.
@@ -78,9 +99,7 @@ impl Store for Memory {
         if renews { !leases.is_empty() && held.all(|held| held) } else { held.fold(false, |any, held| any | held) }
     }
 
-    fn let_go(limiter: &Limiter, leases: Vec<Lease>) {
-        Self::lease(limiter, leases, false);
-    }
+    fn see_to(_limiter: &Limiter, _reply: bool) {}
 
     fn inspect(limiter: &Limiter, ask: Ask) -> (Stored, u64) {
         let now = limiter.now();
@@ -102,6 +121,26 @@ impl Store for Memory {
 
     fn replaced(&self, old: &PolicySet, new: &PolicySet) {
         Self::clear_gone(old, new);
+    }
+
+    #[cfg(feature = "waiting")]
+    fn told<T: Send + 'static>(reply: T) -> impl Future<Output = Result<T, StoreError>> + Send {
+        std::future::ready(Ok(reply))
+    }
+
+    #[cfg(feature = "waiting")]
+    fn awaited<T: Send + 'static>(told: Result<T, StoreError>) -> T {
+        told.expect("memory always answers")
+    }
+
+    #[cfg(feature = "waiting")]
+    fn ask(limiter: &Limiter, hit: &Hit<'_>) -> impl Future<Output = Result<Decision, StoreError>> + Send {
+        Self::told(limiter.check(hit))
+    }
+
+    #[cfg(feature = "waiting")]
+    fn foresee(limiter: &Limiter, set: Arc<PolicySet>, asks: Asks) -> Records {
+        limiter.inner.store.decide(&set, &asks, Intent::Peek, false, limiter.now()).unwrap_or_default()
     }
 
     fn map<T: Send + 'static, U: Send + 'static>(reply: T, change: impl FnOnce(T) -> U) -> U {
@@ -294,6 +333,18 @@ macro_rules! tables {
             ) -> Decision {
                 match self {
                     $(Self::$variant(shards) => shards.decide(seed, prepared, ask, intent, now, again),)*
+                }
+            }
+
+            fn save(&self, prepared: &Prepared, now: u64, to: &mut Packer<'_>) -> io::Result<usize> {
+                match self {
+                    $(Self::$variant(shards) => shards.save(prepared, now, to),)*
+                }
+            }
+
+            fn load(&self, seed: &Seed, prepared: &Prepared, now: u64, from: &mut Unpacker<'_>) -> Option<usize> {
+                match self {
+                    $(Self::$variant(shards) => shards.load(seed, prepared, now, from),)*
                 }
             }
 

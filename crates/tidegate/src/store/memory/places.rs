@@ -12,6 +12,7 @@ pub(super) struct Places<S> {
     len: usize,
 }
 
+#[derive(Clone)]
 pub(super) struct Entry<S> {
     /// The key, and in its two spare bytes the number of the era that the state was written in.
     words: [u64; 3],

@@ -3,7 +3,7 @@
 
 use std::{
     borrow::Cow,
-    fmt,
+    fmt, io,
     sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
 };
 
@@ -17,6 +17,7 @@ use crate::{
     Decision,
     algorithm::{Charge, Evaluation, Plan, State, Stored},
     key::Key,
+    packed::{Packer, Unpacker},
     set::Prepared,
     store::{Amendment, Answer, Ask, Intent, Source},
 };
@@ -190,6 +191,68 @@ impl<S: State> Shards<S> {
             shard.lock().places.entries_mut().for_each(write);
         }
         write(&mut self.overflow.lock());
+    }
+
+    /// Packs what has not expired, one shard after the other, and says how many keys that were. `prepared` is of the newest set, and
+    /// that is not replaced meanwhile.
+    pub(super) fn save(&self, prepared: &Prepared, now: u64, to: &mut Packer<'_>) -> io::Result<usize> {
+        const NEWEST: &str = "no state is newer than the newest set";
+        let mut keys = 0;
+        let mut entries = Vec::new();
+        for Aligned(shard) in &self.shards {
+            // Who decides waits for the copy, and not until all is packed and written.
+            entries.extend(shard.lock().places.entries().cloned());
+            for entry in entries.drain(..) {
+                let (state, plan) = entry.read_with_plan(prepared).expect(NEWEST);
+                if state.reset_after(plan, now) > 0 {
+                    entry.key().save(to);
+                    state.save(to);
+                    keys += 1;
+                }
+            }
+            to.flush()?;
+        }
+        // The last entry has no key: it is the one that keys share.
+        Key::NONE.save(to);
+        self.overflow.lock().read(prepared).expect(NEWEST).save(to);
+        Ok(keys)
+    }
+
+    /// Reads what [`save`](Self::save) packed, as far as it has not expired since and there is room, and says how many keys
+    /// that were.
+    pub(super) fn load(&self, seed: &Seed, prepared: &Prepared, now: u64, from: &mut Unpacker<'_>) -> Option<usize> {
+        loop {
+            let key = Key::load(from)?;
+            let plan = prepared.plan_of(&key);
+            let state = S::load(from, plan)?;
+            if key == Key::NONE {
+                self.overflow.lock().state = state;
+                return Some(self.keys.load(Relaxed));
+            }
+            if state.reset_after(plan, now) > 0 {
+                self.put(seed, prepared, now, key, state)?;
+            }
+        }
+    }
+
+    /// Adds a key that is not there. When there is no room it takes the place of one that is not at its limit, if it is itself.
+    fn put(&self, seed: &Seed, prepared: &Prepared, now: u64, key: Key, state: S) -> Option<()> {
+        let hash = seed.hash(key.words());
+        let mut shard = self.shard(hash).lock();
+        if shard.places.find(hash, key).is_some() {
+            return None;
+        }
+        if self.keys.load(Relaxed) >= self.max_keys {
+            let plan = prepared.plan_of(&key);
+            let at_limit = state.evaluate(plan, now, 0).used >= plan.capacity;
+            let victim = if at_limit { shard.victim(hash, prepared, now).ok()? } else { None };
+            let Some(victim) = victim else { return Some(()) };
+            shard.places.remove(seed, victim);
+            self.keys.fetch_sub(1, Relaxed);
+        }
+        shard.places.insert(seed, Entry::new(key, prepared.era, state));
+        self.keys.fetch_add(1, Relaxed);
+        Some(())
     }
 
     /// Keys held, and an estimate of their bytes. Looks at every key.

@@ -16,6 +16,7 @@ use std::{
         Arc, OnceLock,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
+    task::{Context, Poll},
     time::Duration,
 };
 
@@ -213,6 +214,7 @@ fn has_certificate(pem: &[u8]) -> bool {
 #[expect(private_interfaces, reason = "nobody else is to call these")]
 impl Store for Redis {
     type Reply<T: Send + 'static> = Pending<T>;
+    type Awaited<T: Send + 'static> = Result<T, StoreError>;
 
     fn start(&mut self, max_keys: usize) -> Result<(), ConfigError> {
         self.local.start(max_keys)?;
@@ -330,10 +332,9 @@ impl Store for Redis {
         })
     }
 
-    fn let_go(limiter: &Limiter<Self>, leases: Vec<Lease>) {
-        let released = Self::lease(limiter, leases, false);
+    fn see_to(limiter: &Limiter<Self>, reply: Pending<bool>) {
         if let Some(runtime) = limiter.inner.store.runtime.get() {
-            runtime.spawn(released);
+            runtime.spawn(reply);
         }
     }
 
@@ -363,6 +364,23 @@ impl Store for Redis {
         }
     }
 
+    fn told<T: Send + 'static>(reply: Pending<T>) -> impl Future<Output = Result<T, StoreError>> + Send {
+        reply
+    }
+
+    fn awaited<T: Send + 'static>(told: Result<T, StoreError>) -> Result<T, StoreError> {
+        told
+    }
+
+    fn ask(limiter: &Limiter<Self>, hit: &Hit<'_>) -> impl Future<Output = Result<Decision, StoreError>> + Send {
+        Asking { pending: Some(limiter.check(hit)), limiter: limiter.clone() }
+    }
+
+    fn foresee(limiter: &Limiter<Self>, set: Arc<PolicySet>, asks: Asks) -> Pending<Records> {
+        let inner = Arc::clone(&limiter.inner);
+        Box::pin(async move { inner.ask(&set, &asks, |desk| desk.decide(&asks, Intent::Peek)).await })
+    }
+
     fn map<T: Send + 'static, U: Send + 'static>(reply: Pending<T>, change: impl FnOnce(T) -> U + Send + 'static) -> Pending<U> {
         Box::pin(async move { reply.await.map(change) })
     }
@@ -383,6 +401,43 @@ impl Inner<Redis> {
 
     async fn in_time<T>(&self, answer: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
         tokio::time::timeout(self.store.deadline, answer).await.unwrap_or(Err(StoreError::Timeout))
+    }
+}
+
+/// A check that is given back when nobody waits for its answer any more.
+struct Asking {
+    pending: Option<Pending<Decision>>,
+    limiter: Limiter<Redis>,
+}
+
+impl Future for Asking {
+    type Output = Result<Decision, StoreError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let pending = self.pending.as_mut().expect("not polled after it has answered");
+        let answer = pending.as_mut().poll(context);
+        if answer.is_ready() {
+            self.pending = None;
+        }
+        answer
+    }
+}
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        let (Some(pending), Some(runtime)) = (self.pending.take(), self.limiter.inner.store.runtime.get()) else { return };
+        let limiter = self.limiter.clone();
+        runtime.spawn(async move {
+            let Ok(mut decision) = pending.await else { return };
+            // If that fails it comes back with time, like anything that was charged and not used.
+            let leases = decision.leases();
+            if !leases.is_empty() {
+                let _ = limiter.end(leases).await;
+            }
+            if let Some(receipt) = decision.take_receipt() {
+                let _ = limiter.refund(receipt).await;
+            }
+        });
     }
 }
 
