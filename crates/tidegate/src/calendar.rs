@@ -91,7 +91,7 @@ impl Calendar {
             return Ok(*known);
         }
         let hash = blake3::hash(name.as_bytes());
-        let id = hash.as_bytes()[..6].iter().fold(16, |id, byte| id << 8 | u64::from(*byte));
+        let id = hash.as_bytes()[..6].iter().fold(1 << 4, |id, byte| id << 8 | u64::from(*byte)); // 2^52 and 48 bits
         let new = Self(Box::leak(Box::new(Zoned { unit, zone, name, id, last: ArcSwap::default() })));
         made.push(new);
         Ok(new)
@@ -126,8 +126,8 @@ impl Calendar {
     /// The window that `at` is in: when it begins, and when the next one does.
     pub(crate) fn window_of(self, at: u64) -> (u64, u64) {
         let known = self.0.last.load();
-        let windows = known.windows(2).map(|window| (window[0], window[1]));
-        windows.into_iter().find(|(start, end)| (*start..*end).contains(&at)).unwrap_or_else(|| {
+        let mut windows = known.windows(2).map(|window| (window[0], window[1]));
+        windows.find(|(start, end)| (*start..*end).contains(&at)).unwrap_or_else(|| {
             let [_, start, end, _] = self.around(at);
             (start, end)
         })
