@@ -89,6 +89,8 @@ pub enum ConfigError {
     },
     /// More than 65 535 policies, or different quotas among one policy's overrides.
     TooMany(&'static str),
+    /// A name that no time zone has.
+    Zone(String),
     /// No address of a store, or certificates that are none. It is not shown: it may hold a password.
     Address,
     /// A limiter on a store that is elsewhere, built outside of a tokio runtime.
@@ -106,6 +108,10 @@ impl fmt::Display for ConfigError {
             Self::Quota { policy, error } => write!(f, "policy `{policy}`: {error}"),
             Self::Policy { policy, problem } => write!(f, "policy `{policy}`: {problem}"),
             Self::TooMany(what) => write!(f, "more than 65535 {what}"),
+            Self::Zone(name) => {
+                let name = name.escape_default();
+                write!(f, "`{name}` is not a time zone; write an IANA name, such as UTC or Europe/Berlin")
+            }
             Self::Address => f.write_str(
                 "not the address of a store, or not its certificates; write redis://host:port/, rediss://host:port/ or unix:///path",
             ),

@@ -4,6 +4,7 @@
 use crate::{
     Algorithm, Policy, Quota,
     algorithm::{Plan, Terms},
+    calendar::Calendar,
 };
 
 #[derive(Clone, Copy, Debug)]
@@ -15,6 +16,7 @@ pub(crate) struct Label {
     /// How many attributes make the key.
     pub(crate) attributes: u16,
     pub(crate) grains: u32,
+    pub(crate) calendar: Option<Calendar>,
 }
 
 impl Label {
@@ -28,7 +30,7 @@ impl Label {
         let mut name = [0; Self::MAX_NAME + 1];
         name[..policy.name.len()].copy_from_slice(policy.name.as_bytes());
         name[Self::MAX_NAME] = policy.name.len() as u8;
-        Self { name, quota, algorithm: policy.algorithm, attributes, grains: policy.grains() }
+        Self { name, quota, algorithm: policy.algorithm, attributes, grains: policy.grains(), calendar: policy.calendar }
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -39,6 +41,6 @@ impl Label {
     /// What charges of the policy are in.
     pub(crate) fn terms(&self) -> Terms {
         let plan = Plan::new(self.algorithm, &self.quota, self.grains).expect("in force, so it was made before");
-        self.algorithm.terms(&plan)
+        self.algorithm.terms(&plan.following(self.calendar))
     }
 }

@@ -113,6 +113,11 @@
 //! all or nothing. [`hold`](Limiter::hold) gives a guard; whoever cannot keep one names the lease, and
 //! [renews](Limiter::renew) or [releases](Limiter::release) it by that name, from anywhere.
 //!
+//! # Days, weeks and months
+//!
+//! With the feature `calendar`, a policy has windows that are days, weeks or months of a time zone:
+//! `Policy::calendar("monthly", 10_000, Calendar::month("Europe/Berlin")?)`.
+//!
 //! # Waiting
 //!
 //! With the feature `waiting`, `acquire` waits until a hit is admitted and `acquire_timeout` no longer than it is told to, first come
@@ -189,7 +194,7 @@
 //! | [`SlidingWindow`](Algorithm::SlidingWindow), the default | at most the limit in any window; capacity back late by less than a grain; bounded memory |
 //! | [`SlidingLog`](Algorithm::SlidingLog) | the same, never late; memory grows with the requests in the window |
 //! | [`SlidingCounter`](Algorithm::SlidingCounter) | an estimate: below twice the limit in any window |
-//! | [`FixedWindow`](Algorithm::FixedWindow) | at most the limit per window since the epoch, twice that across a boundary |
+//! | [`FixedWindow`](Algorithm::FixedWindow) | at most the limit per window since the epoch, or of a calendar; twice that across a boundary |
 //! | [`TokenBucket`](Algorithm::TokenBucket) | a burst, then exactly the rate |
 //! | [`Gcra`](Algorithm::Gcra) | a burst, then evenly spaced; the smallest state |
 //! | [`Concurrency`](Algorithm::Concurrency) | never more than the limit at once; who dies frees its lease when that ends |
@@ -198,6 +203,8 @@
 
 mod algorithm;
 mod builder;
+#[cfg_attr(not(feature = "calendar"), path = "no_calendar.rs")]
+mod calendar;
 mod clock;
 mod decision;
 mod error;
@@ -221,6 +228,8 @@ mod waiting;
 
 pub use algorithm::{Algorithm, UnknownAlgorithm};
 pub use builder::Builder;
+#[cfg(feature = "calendar")]
+pub use calendar::Calendar;
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use decision::{Decision, Outcome};
 pub use error::{ConfigError, QuotaError, ReceiptError, SnapshotError, StoreError};

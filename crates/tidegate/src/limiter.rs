@@ -252,7 +252,7 @@ impl<S: Store> Limiter<S> {
             version.store(newest, Release);
         };
         let old = set.load();
-        let now = self.now().saturating_add_signed(store.ahead());
+        let now = self.inner.store_time();
         let making = Making { old: Some(&old), digester, max_keys: *max_keys, now, shared_by: store.shared_by() };
         let new = Arc::new(PolicySet::new(policies, &making)?);
         serve(Arc::clone(&new));
@@ -285,6 +285,16 @@ impl<S: Store> Limiter<S> {
     #[inline]
     pub(crate) fn now(&self) -> u64 {
         self.inner.clock.now()
+    }
+}
+
+impl<S: Store> Inner<S> {
+    /// What time it is where the store is, as far as it is known here.
+    pub(crate) fn store_time(&self) -> u64 {
+        match &self.clock {
+            Time::System(clock) => clock.epoch_micros().saturating_add_signed(self.store.ahead()),
+            Time::Other(clock) => clock.epoch_micros(),
+        }
     }
 }
 

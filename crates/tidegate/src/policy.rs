@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use crate::{Algorithm, Hit, Quota, hit::KEY};
+use crate::{Algorithm, Hit, Quota, calendar::Calendar, hit::KEY};
 
 /// A rule: for each value of its key attributes, so much per window.
 ///
@@ -31,6 +31,7 @@ pub struct Policy {
     pub(crate) conditions: Vec<(String, Condition)>,
     pub(crate) quota: Quota,
     pub(crate) algorithm: Algorithm,
+    pub(crate) calendar: Option<Calendar>,
     pub(crate) resolution: Option<u32>,
     pub(crate) mode: Mode,
     pub(crate) counts: Counts,
@@ -53,6 +54,7 @@ impl Policy {
             conditions: Vec::new(),
             quota,
             algorithm: Algorithm::default(),
+            calendar: None,
             resolution: None,
             mode: Mode::Enforce,
             counts: Counts::Cost,
@@ -69,6 +71,26 @@ impl Policy {
     pub fn concurrency(name: impl Into<String>, limit: u64, time_to_live: Duration) -> Self {
         let quota = Quota::new(limit, time_to_live).unwrap_or_else(|error| panic!("{error}"));
         Self::new(name, quota).algorithm(Algorithm::Concurrency)
+    }
+
+    /// A policy of the algorithm `fixed-window` whose windows are those of a calendar: at most `limit` for each key per day, week or
+    /// month. Of quotas that overrides or [`Limiter::set_quota`](crate::Limiter::set_quota) give it, only the limit counts.
+    ///
+    /// ```
+    /// use tidegate::{Calendar, Override, Policy, Quota};
+    ///
+    /// let daily = Policy::calendar("daily", 1_000, Calendar::day("America/New_York")?)
+    ///     .key(["user"])
+    ///     .override_key(["root"], Override::Quota(Quota::per_day(50_000)));
+    /// # Ok::<(), tidegate::ConfigError>(())
+    /// ```
+    ///
+    /// # Panics
+    /// When the limit is 0 or above [`Quota::MAX`].
+    #[cfg(feature = "calendar")]
+    pub fn calendar(name: impl Into<String>, limit: u64, calendar: Calendar) -> Self {
+        let quota = Quota::per_day(limit).per(calendar.nominal_us());
+        Self { calendar: Some(calendar), ..Self::new(name, quota).algorithm(Algorithm::FixedWindow) }
     }
 
     /// The attributes whose values, together, make the key. The policy applies to hits that have all of them; with
@@ -176,6 +198,19 @@ impl Policy {
             (values.clone(), treatment)
         });
         Self { quota: self.quota.share(instances), overrides: overrides.collect(), ..self.clone() }
+    }
+
+    /// The same with every quota per window of its calendar, if it has one.
+    pub(crate) fn kept_to_calendar(mut self) -> Self {
+        if let Some(window_us) = self.calendar.map(Calendar::nominal_us) {
+            self.quota = self.quota.per(window_us);
+            for (_, treatment) in &mut self.overrides {
+                if let Override::Quota(quota) = treatment {
+                    *quota = quota.per(window_us);
+                }
+            }
+        }
+        self
     }
 
     pub(crate) fn grains(&self) -> u32 {

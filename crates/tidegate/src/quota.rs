@@ -109,6 +109,11 @@ impl Quota {
         Ok(Self { burst: NonZeroU64::new(amount(burst, "burst")?), ..self })
     }
 
+    /// The same limit per another window.
+    pub(crate) fn per(self, window_us: u64) -> Self {
+        Self { window_us, ..self }
+    }
+
     /// One of so many equal shares, rounded up.
     pub(crate) fn share(self, instances: u64) -> Self {
         let burst = self.burst.and_then(|burst| NonZeroU64::new(burst.get().div_ceil(instances)));

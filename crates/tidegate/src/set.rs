@@ -191,6 +191,7 @@ impl Prepared {
     fn new(policy: Policy, making: &Making<'_>) -> Result<Self, ConfigError> {
         let &Making { old, digester, max_keys, now, .. } = making;
         check_shape(&policy)?;
+        let policy = policy.kept_to_calendar();
         // A policy goes on where it left off only if its keys and its states mean the same.
         let old = old.and_then(|set| {
             let same = |old: &&Prepared| {
@@ -353,7 +354,8 @@ impl Era {
         if !(1..=Policy::MAX_RESOLUTION).contains(&grains) {
             return Err(refused(QuotaError::Resolution(grains)));
         }
-        self.plans.push(Plan::new(policy.algorithm, &quota, grains).map_err(refused)?);
+        let plan = Plan::new(policy.algorithm, &quota, grains).map_err(refused)?;
+        self.plans.push(plan.following(policy.calendar));
         self.labels.push(Label::new(policy, quota));
         u16::try_from(self.labels.len() - 1).map_err(|_| ConfigError::TooMany("different quotas in one policy's overrides"))
     }
@@ -387,6 +389,8 @@ fn check_shape(policy: &Policy) -> Result<(), ConfigError> {
         "an override needs one value for each key attribute, in their order"
     } else if policy.resolution.is_some() && policy.algorithm != Algorithm::SlidingWindow {
         "only sliding-window has a resolution"
+    } else if policy.calendar.is_some() && policy.algorithm != Algorithm::FixedWindow {
+        "only fixed-window follows a calendar"
     } else {
         return Ok(());
     };

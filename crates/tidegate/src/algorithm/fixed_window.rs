@@ -1,7 +1,7 @@
-//! `fixed-window`: one counter for each window since the epoch.
+//! `fixed-window`: one counter for each window since the epoch, or of a calendar.
 
 use super::{Charge, Evaluation, Packer, Plan, State, Stored, Terms, Unpacker};
-use crate::Quota;
+use crate::{Quota, calendar::Calendar};
 
 /// The cost counted in the window that began at `start`.
 #[derive(Clone, Copy, Debug, Default)]
@@ -14,17 +14,39 @@ impl Window {
     /// The window to judge by: the stored one while it runs, and while the clock is behind it by at most a window.
     #[inline]
     fn current(&self, plan: &Plan, now: u64) -> Self {
-        let ahead = self.start > now && self.start <= now + plan.window;
-        let running = self.start <= now && now - self.start < plan.window;
-        if self.used > 0 && (running || ahead) { *self } else { Self { start: now - now % plan.window, used: 0 } }
+        let counts = match plan.calendar {
+            None => {
+                let ahead = self.start > now && self.start <= now + plan.window;
+                let running = self.start <= now && now - self.start < plan.window;
+                running || ahead
+            }
+            Some(calendar) => {
+                let (start, next) = calendar.window_of(now);
+                self.start == start || self.start == next
+            }
+        };
+        if self.used > 0 && counts { *self } else { Self { start: plan.start_of(now), used: 0 } }
+    }
+
+    #[inline]
+    fn end(&self, plan: &Plan) -> u64 {
+        plan.calendar.map_or(self.start + plan.window, |calendar| calendar.window_of(self.start).1)
+    }
+}
+
+impl Plan {
+    /// When the window that `at` is in began.
+    #[inline]
+    fn start_of(&self, at: u64) -> u64 {
+        self.calendar.map_or_else(|| at - at % self.window, |calendar| calendar.window_of(at).0)
     }
 }
 
 impl State for Window {
     #[inline]
     fn evaluate(&self, plan: &Plan, now: u64, cost: u64) -> Evaluation {
-        let Self { start, used } = self.current(plan, now);
-        Evaluation::new(plan, used, cost, || start + plan.window - now)
+        let current = self.current(plan, now);
+        Evaluation::new(plan, current.used, cost, || current.end(plan) - now)
     }
 
     #[inline]
@@ -37,13 +59,14 @@ impl State for Window {
 
     #[inline]
     fn reset_after(&self, plan: &Plan, now: u64) -> u64 {
-        let Self { start, used } = self.current(plan, now);
-        if used == 0 { 0 } else { start + plan.window - now }
+        let current = self.current(plan, now);
+        if current.used == 0 { 0 } else { current.end(plan) - now }
     }
 
     fn refund(&mut self, plan: &Plan, now: u64, at: u64, amount: u64) {
         let current = self.current(plan, now);
-        if at >= current.start && at < current.start + plan.window {
+        // What is too far ahead of the clock to count stays as it is.
+        if current.used > 0 && at >= current.start && at < current.end(plan) {
             *self = Self { used: current.used - amount.min(current.used), ..current };
         }
     }
@@ -62,13 +85,12 @@ impl State for Window {
     }
 
     fn terms(plan: &Plan) -> Terms {
-        Terms(plan.window, 0)
+        Terms(plan.calendar.map_or(plan.window, Calendar::id), 0)
     }
 
     /// What the running window has counted, the new one has.
     fn convert(&self, old: &Plan, new: &Plan, since: u64) -> Self {
         let Self { start, used } = self.current(old, since);
-        let at = since.max(start);
-        Self { start: at - at % new.window, used }
+        Self { start: new.start_of(since.max(start)), used }
     }
 }

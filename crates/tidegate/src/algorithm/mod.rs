@@ -15,6 +15,7 @@ use std::{borrow::Cow, fmt, str::FromStr};
 
 use crate::{
     Quota,
+    calendar::Calendar,
     error::QuotaError,
     packed::{Packer, Unpacker},
 };
@@ -141,6 +142,8 @@ pub(crate) struct Plan {
     /// `token-bucket`: `tokens` come back every `per` microseconds; limit and window in lowest terms.
     pub(crate) tokens: u64,
     pub(crate) per: u64,
+    /// `fixed-window`: whose windows are counted, if not those since the epoch.
+    pub(crate) calendar: Option<Calendar>,
 }
 
 /// The longest time to refill a bucket: 100 years. Added to any time of this century it stays below 2^53.
@@ -167,7 +170,13 @@ impl Plan {
         let divisor = greatest_common_divisor(limit, window);
         // Only gcra asks for it, and there it is in bounds.
         let tolerance = capacity.saturating_mul(interval);
-        Ok(Self { capacity, window, grain, interval, tolerance, tokens: limit / divisor, per: window / divisor })
+        let (tokens, per) = (limit / divisor, window / divisor);
+        Ok(Self { capacity, window, grain, interval, tolerance, tokens, per, calendar: None })
+    }
+
+    /// The same in the windows of a calendar.
+    pub(crate) fn following(self, calendar: Option<Calendar>) -> Self {
+        Self { calendar, ..self }
     }
 
     /// Until when a receipt for a `cost` recorded at `at` is good: it could give nothing back any more, whatever the algorithm, and who
@@ -216,7 +225,7 @@ macro_rules! registry {
             SlidingWindow "sliding-window" "sliding_window.lua" $crate::algorithm::Grains,
             /// Two counters and their overlap: an estimate, below twice the limit in any window.
             SlidingCounter "sliding-counter" "sliding_counter.lua" $crate::algorithm::Buckets,
-            /// One counter per window since the epoch: up to twice the limit across a boundary.
+            /// One counter per window since the epoch, or of a calendar: up to twice the limit across a boundary.
             FixedWindow "fixed-window" "fixed_window.lua" $crate::algorithm::Window,
             /// A bucket of tokens that refills at the rate of the quota: a burst, then the rate, exactly.
             TokenBucket "token-bucket" "token_bucket.lua" $crate::algorithm::Bucket,

@@ -115,6 +115,8 @@ function log.load(of)
     newest, last = unpack('>I7I7', member)
     oldest, base = unpack('>I7I7', head)
     written = sub(head, 15)
+  elseif member then
+    error('not a log of ours')
   else
     written, newest = nil, nil
   end

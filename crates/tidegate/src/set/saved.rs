@@ -7,6 +7,7 @@ use super::{Era, MAX_PAST, PolicySet, Prepared, Treatment, check_shape};
 use crate::{
     Algorithm, Policy, Quota,
     algorithm::Plan,
+    calendar::Calendar,
     key::Key,
     label::Label,
     packed::{Packer, Unpacker},
@@ -55,6 +56,7 @@ impl Era {
     fn save(&self, to: &mut Packer<'_>) {
         to.number(self.since);
         to.number(self.labels[0].grains.into());
+        to.text(self.labels[0].calendar.map_or("", Calendar::name));
         to.number(self.labels.len() as u64);
         for Label { quota, .. } in &self.labels {
             to.number(quota.limit());
@@ -75,10 +77,16 @@ impl Era {
     fn load(from: &mut Unpacker<'_>, policy: &Policy) -> Option<Self> {
         let since = from.up_to(Quota::MAX)?;
         let grains = u32::try_from(from.up_to(Policy::MAX_RESOLUTION.into())?).ok().filter(|grains| *grains > 0)?;
-        let policy = policy.clone().resolution(grains);
+        let calendar = match from.text()?.as_str() {
+            "" => None,
+            name => Some(Calendar::named(name)?),
+        };
+        let policy = Policy { calendar, ..policy.clone().resolution(grains) };
         let quotas = from.list(load_quota)?;
-        let plans: Vec<Plan> =
-            quotas.iter().map(|quota| Plan::new(policy.algorithm, quota, grains).ok()).collect::<Option<_>>()?;
+        let plans: Vec<Plan> = quotas
+            .iter()
+            .map(|quota| Some(Plan::new(policy.algorithm, quota, grains).ok()?.following(calendar)))
+            .collect::<Option<_>>()?;
         let labels = quotas.iter().map(|quota| Label::new(&policy, *quota)).collect();
         let last = u16::try_from(plans.len()).ok()?.checked_sub(1)?;
         let overrides = from.list(|from| {

@@ -5,6 +5,10 @@
 #![allow(clippy::unwrap_used)]
 
 mod bounds;
+#[cfg(feature = "calendar")]
+mod calendar_model;
+#[cfg(feature = "calendar")]
+mod calendars;
 mod cases;
 mod contract;
 mod exact;

@@ -2,6 +2,11 @@
 #![allow(clippy::unwrap_used)]
 
 mod batches;
+#[cfg(feature = "calendar")]
+#[path = "../laws/calendar_model.rs"]
+mod calendar_model;
+#[cfg(feature = "calendar")]
+mod calendars;
 mod connections;
 mod contract;
 mod deny_cache;

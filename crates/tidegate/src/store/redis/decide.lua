@@ -5,8 +5,8 @@
 -- ARGV: the time in epoch microseconds, or 0 for the server's; the shortest TTL in milliseconds; the hits, packed one after the
 --   other: how many such hits there are, one after the other (2 bytes), intent (1), number of asks (2), then each ask: the number of
 --   its plan (2), a flag (1), a number (7), and for amendments more; then plans, packed: the name of the algorithm, capacity,
---   window, grain, interval, tokens, per, and since when it is in force (7 bytes each); after it, in the same way, those that
---   were in force before, oldest first.
+--   window, grain, interval, tokens, per, and since when it is in force (7 bytes each; fixed_window.lua says what a calendar has
+--   there); after it, in the same way, those that were in force before, oldest first.
 -- Reply: packed, the time (7 bytes), then for each ask three numbers (7 bytes each): the wait (-1 allowed, -2 never, -3 allowed and
 --   charged as asked and at this time, else microseconds), used, reset_after. What is charged otherwise has -4 before these,
 --   and the charged cost and its time after them. For a hit that failed: -2^54 (7 bytes), then a text and its length (2)
@@ -168,9 +168,9 @@ local function rarely()
       number, flag, back, more, at, remember, position = unpack('>I2BI7I7I7I7', hits, position)
       local plan, key, mark, void = plans[number], KEYS[key_index + 1], KEYS[key_index + 2], KEYS[key_index + 3]
       local algorithm, written = whole(plan.algorithm), load(key, plan)
+      algorithm.evaluate(plan, 0)
       local reset = tonumber(call('GET', void) or -1)
       if call('SET', mark, '', 'NX', 'PX', ttl(remember)) and at > reset then
-        algorithm.evaluate(plan, 0)
         if more > 0 then
           algorithm.commit(plan, more)
         elseif back > 0 and written then

@@ -58,16 +58,20 @@ impl Verb {
 pub(super) struct Desk<'a> {
     store: &'a Redis,
     set: &'a PolicySet,
+    /// In epoch microseconds; 0 for the server's.
     time: u64,
+    /// The server's, as far as it is known here.
+    now: u64,
 }
 
 impl<'a> Desk<'a> {
     pub(super) fn new(inner: &'a Inner<Redis>, set: &'a PolicySet) -> Self {
+        let now = inner.store_time();
         let time = match &inner.clock {
             Time::System(_) => 0,
-            Time::Other(clock) => clock.epoch_micros(),
+            Time::Other(_) => now,
         };
-        Self { store: &inner.store, set, time }
+        Self { store: &inner.store, set, time, now }
     }
 
     pub(super) fn job(&self, verb: Verb, lines: SmallVec<[Line; 2]>) -> Job {
@@ -92,7 +96,7 @@ impl<'a> Desk<'a> {
     /// `suffixes`: of other keys that belong to the state's.
     pub(super) fn line(&self, ask: &Ask, suffixes: &[&str], fields: Writer) -> Line {
         let prepared = &self.set.policies[usize::from(ask.policy)];
-        let plan = wire::plans(prepared.policy.algorithm.name(), &prepared.eras(&ask.key));
+        let plan = wire::plans(prepared.policy.algorithm.name(), &prepared.eras(&ask.key), self.now);
         let key = self.key(prepared, ask.key);
         let mut keys: SmallVec<[String; 1]> = suffixes.iter().map(|suffix| format!("{key}:{suffix}")).collect();
         keys.insert(0, key);

@@ -28,7 +28,10 @@ impl Door {
         let connect = async {
             let mut connection = self.client.get_multiplexed_async_connection_with_config(&config).await?;
             ping(&mut connection).await?;
-            // Who may not ask this may still limit.
+            // Who may not ask these may still limit.
+            if let Ok((seconds, micros)) = redis::cmd("TIME").query_async::<(i64, i64)>(&mut connection).await {
+                self.health.set_clock(seconds * 1_000_000 + micros);
+            }
             let memory = redis::cmd("INFO").arg("memory").query_async::<String>(&mut connection).await;
             Ok((connection, memory.unwrap_or_default()))
         };

@@ -137,7 +137,8 @@ impl Health {
         self.ahead.load(Relaxed)
     }
 
-    fn set_clock(&self, server: i64) {
+    /// Notes what time it is there.
+    pub(super) fn set_clock(&self, server: i64) {
         let here = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as i64);
         self.ahead.store(server - here, Relaxed);
     }

@@ -300,7 +300,7 @@ impl Store for Redis {
             return Box::pin(ready(Ok(decision)));
         }
         Box::pin(async move {
-            let now = inner.clock.now().saturating_add_signed(inner.store.ahead());
+            let now = inner.store_time();
             let (asks, job) = Desk::new(&inner, &set).amend(&receipt, actual, now);
             let records = inner.ask(&set, &asks, |_| job).await;
             inner.store.cache.forget(&set, &asks);

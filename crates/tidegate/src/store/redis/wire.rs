@@ -1,7 +1,7 @@
 //! What travels between a store and its script: numbers, packed as decide.lua says. To take apart what is packed is the
 //! cheapest that a script can do.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, iter::once};
 
 use crate::algorithm::{Charge, Plan, Stored, Verdict};
 
@@ -32,16 +32,28 @@ impl Writer {
     }
 }
 
-/// A plan and those before it, packed as decide.lua takes them; each with the time since which it is in force, oldest first.
-pub(super) fn plans(algorithm: &str, eras: &[(&Plan, u64)]) -> Vec<u8> {
+/// A plan and those before it, packed as decide.lua takes them; each with the time since which it is in force, oldest first. `now` is the
+/// server's time, as far as it is known here.
+pub(super) fn plans(algorithm: &str, eras: &[(&Plan, u64)], now: u64) -> Vec<u8> {
     let mut writer = Writer::default();
-    let (past, current) = eras.split_at(eras.len() - 1);
-    for (plan, since) in current.iter().chain(past) {
+    let current = eras.len() - 1;
+    for index in once(current).chain(0..current) {
+        let (plan, since) = eras[index];
+        let [window, grain, interval, tokens, per] = match (plan.calendar, eras.get(index + 1)) {
+            (None, _) => [plan.window, plan.grain, plan.interval, plan.tokens, plan.per],
+            (Some(calendar), next) => {
+                let [previous, current, next, after] = match next {
+                    None => calendar.around(now),
+                    // Where the same calendar goes on, nobody looks.
+                    Some((next, _)) if next.calendar == plan.calendar => [0; 4],
+                    Some((_, ended)) => calendar.once_around(*ended),
+                };
+                [calendar.id(), previous, current, next, after]
+            }
+        };
         writer.0.extend(algorithm.as_bytes());
         writer.byte(0);
-        for number in [plan.capacity, plan.window, plan.grain, plan.interval, plan.tokens, plan.per, *since] {
-            writer.number(number);
-        }
+        [plan.capacity, window, grain, interval, tokens, per, since].into_iter().for_each(|number| writer.number(number));
     }
     writer.0
 }
