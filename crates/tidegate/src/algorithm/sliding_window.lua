@@ -128,7 +128,16 @@ local function lay_out(plan, slots)
     laid = laid .. call('GETRANGE', key, text(SLOTS), text(SLOTS + (older - run) * 14 - 1))
   end
   head = pack('>I7I7I7I7I7I7I7', newest, used, oldest, base, older, 0, slots) .. plan.text
-  call('SET', key, head .. laid, 'KEEPTTL')
+  call('SET', key, head .. laid .. string.rep('\0', slots * 14 - #laid), 'KEEPTTL')
+end
+
+-- A string that grows is given twice the room that it needs then. One that has come to a quarter of its slots is made to need half of
+-- them, and so is given what all of them need, and not more.
+local function make_room(slots)
+  local half = SLOTS + math.ceil(slots / 2) * 14
+  if call('STRLEN', key) < half then
+    call('SETRANGE', key, text(half - 1), '\0')
+  end
 end
 
 -- A TTL that outlasts every grain of the same stretch of time, a window long: so it need not be set for each.
@@ -208,7 +217,11 @@ function grains.commit(plan, cost)
       lay_out(plan, 2 * slots)
       first, slots = 0, 2 * slots
     end
-    call('SETRANGE', key, text(SLOTS + (first + older) % slots * 14), pack('>I7I7', before, wrapping_add(base, used)))
+    local slot = (first + older) % slots
+    if slot == math.floor(slots / 4) then
+      make_room(slots)
+    end
+    call('SETRANGE', key, text(SLOTS + slot * 14), pack('>I7I7', before, wrapping_add(base, used)))
     used, older = used + cost, older + 1
     call('SETRANGE', key, '0', pack('>I7I7I7I7I7', at, used, oldest, base, older))
   end

@@ -27,7 +27,7 @@ const IN_URL: &str = "hunter2%3A%40%2F%25";
 
 /// What the limiter needs of a user, beside a password: every verb, every algorithm, the ranking. `+select` as well where the
 /// address names a database other than 0, and `+info` if `Status::evicts` is to be known.
-const ACL: &str = "resetkeys ~rl:* resetchannels -@all +ping +evalsha +eval +time +get +set +getrange +setrange +del +pexpire +pttl \
+const ACL: &str = "resetkeys ~rl:* resetchannels -@all +ping +evalsha +eval +time +get +set +getrange +setrange +strlen +del +pexpire +pttl \
     +hget +hset \
     +zadd +zcard +zcount +zincrby +zrange +zrank +zrem +zremrangebyrank +zremrangebyscore +zscore +zunion";
 
@@ -293,6 +293,11 @@ async fn verbs(limiter: &Limiter<Redis>, pass: impl AsyncFn(Duration)) -> Result
     let _ = limiter.charge(Hit::from("a").cost(2)).await?;
     pass(2 * WINDOW).await;
     let _ = limiter.check("a").await?;
+    // More grains than a quarter of a window has.
+    for _ in 0..30 {
+        let _ = limiter.charge("a").await?;
+        pass(grain).await;
+    }
     for policy in policies() {
         limiter.inspect(policy.name(), "a").unwrap().await?;
         limiter.top(policy.name(), 10).unwrap().await?;
