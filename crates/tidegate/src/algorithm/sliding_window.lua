@@ -13,9 +13,16 @@ local key, head, written, newest, used, oldest, base, older, floor
 -- Found by evaluate: the time to judge by, or nothing where no grain counts, and how many of the older ones have expired then.
 local at, expired
 
+-- More than any resolution needs: a head that says so is not ours, and nothing is made as large as it says.
+local MOST = 1000000
+
 -- The first slot in use, and how many there are.
 local function ring()
-  return unpack('>I7I7', head, 36)
+  local first, slots = unpack('>I7I7', head, 36)
+  if older > slots or slots > MOST then
+    error('not a window of ours')
+  end
+  return first, slots
 end
 
 -- Whether two times fall in one grain.
@@ -134,6 +141,7 @@ end
 -- A string that grows is given twice the room that it needs then. One that has come to a quarter of its slots is made to need half of
 -- them, and so is given what all of them need, and not more.
 local function make_room(slots)
+  ring()
   local half = SLOTS + math.ceil(slots / 2) * 14
   if call('STRLEN', key) < half then
     call('SETRANGE', key, text(half - 1), '\0')
