@@ -1,5 +1,5 @@
 //! The contract of an algorithm and the registry of all of them. An algorithm is a pure state: it is told the time and
-//! the quota, and sees no clock, lock, log or socket. Each has a twin in Lua and a table of vectors beside it.
+//! the quota, and sees no clock, lock, log or socket. Each has a twin in Lua beside it, and each rate a table of vectors.
 //!
 //! All times are epoch microseconds, all spans microseconds, all costs below 2^53.
 

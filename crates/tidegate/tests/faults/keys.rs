@@ -72,12 +72,6 @@ impl Bench {
                 let value: Vec<u8> = redis::cmd("GET").arg(key).query(&mut connection).unwrap();
                 self.run(redis::cmd("SET").arg(key).arg(change(&value)));
             }
-            "list" => {
-                let values: Vec<Vec<u8>> = redis::cmd("LRANGE").arg(key).arg(0).arg(-1).query(&mut connection).unwrap();
-                for (index, value) in values.iter().enumerate() {
-                    self.run(redis::cmd("LSET").arg(key).arg(index).arg(change(value)));
-                }
-            }
             "hash" => {
                 for field in self.fields(key) {
                     let value: Vec<u8> = redis::cmd("HGET").arg(key).arg(&field).query(&mut connection).unwrap();
@@ -166,7 +160,6 @@ fn garbage_at_one_key_fails_alone() {
     for algorithm in Algorithm::RATES {
         bench.spoiled(*algorithm, "garbage", Some("ERR"), |key| match bench.own_type(*algorithm).as_str() {
             "string" => drop(bench.run(redis::cmd("SET").arg(key).arg("garbage"))),
-            "list" => drop(bench.run(redis::cmd("LSET").arg(key).arg(-1).arg("garbage"))),
             "hash" => {
                 for field in bench.fields(key) {
                     bench.run(redis::cmd("HSET").arg(key).arg(field).arg("garbage"));
