@@ -14,6 +14,7 @@ use redis::{RedisError, aio::MultiplexedConnection};
 use smallvec::SmallVec;
 use tokio::{
     sync::{mpsc, oneshot},
+    task::yield_now,
     time::{sleep, timeout},
 };
 
@@ -292,6 +293,10 @@ impl Task {
                     return Lost::To(reason);
                 }
             }
+            // Those who were answered come first: what they ask next goes together. Twice, because another worker may have taken
+            // some of them over.
+            yield_now().await;
+            yield_now().await;
         }
     }
 
