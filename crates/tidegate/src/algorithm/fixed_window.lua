@@ -52,8 +52,8 @@ function fixed.load(of)
   local value = call('GET', of)
   key = of
   if value then
-    start, used = unpack('>I7I7', value)
-    kept, written = start, sub(value, 15)
+    start, used, written = unpack('>I7I7c35', value)
+    kept = start
   else
     written, start, used, kept = nil, 0, 0, 0
   end

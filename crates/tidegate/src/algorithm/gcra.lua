@@ -40,8 +40,7 @@ function gcra.load(of)
   local value = call('GET', of)
   key = of
   if value then
-    time, bits, kept = unpack('>I7BI7', value)
-    written = sub(value, 16)
+    time, bits, kept, written = unpack('>I7BI7c35', value)
   else
     written, time, bits, kept = nil, 0, 0, 0
   end

@@ -57,8 +57,8 @@ function counter.load(of)
   local value = call('HGET', of, 'buckets')
   key = of
   if value then
-    start, current, previous = unpack('>I7I7I7', value)
-    kept, written = start, sub(value, 22)
+    start, current, previous, written = unpack('>I7I7I7c35', value)
+    kept = start
   else
     written, start, current, previous, kept = nil, 0, 0, 0, 0
   end

@@ -113,8 +113,7 @@ function log.load(of)
   key, member, head, floor = of, ends[1], ends[2], 0
   if head then
     newest, last = unpack('>I7I7', member)
-    oldest, base = unpack('>I7I7', head)
-    written = sub(head, 15)
+    oldest, base, written = unpack('>I7I7c35', head)
   elseif member then
     error('not a log of ours')
   else

@@ -1,28 +1,33 @@
--- sliding-window, version 1: the twin of sliding_window.rs. A string: the head, with all that nearly every hit needs: newest, used,
--- oldest, base, the number of older grains, and which slot has the first of them, of how many (7 bytes each), and the plan; then
--- the slots, a ring, in which each grain but the newest has its time and the cumulative cost up to and with it (7 bytes each).
--- No question needs the whole string.
+-- sliding-window, version 1: the twin of sliding_window.rs. A string: the head, with all that nearly every hit needs: the desk (below),
+-- newest, used, the number of older grains, oldest, base, and which slot has the first of them, of how many (7 bytes each), and the
+-- plan; then the slots, a ring, in which each grain but the newest has its time and the cumulative cost up to and with it (7 bytes
+-- each). No question needs the whole string.
+--
+-- Slots are written in fours. Until all of a four are known, those that are stand on the desk, right before the numbers that change
+-- with them: so a new grain is one write, and every fourth two.
 
 local grains = { needs = { 'window', 'grain' } }
 
--- Where the slots begin: after seven numbers and the plan.
-local SLOTS = 84
+-- Where the numbers begin, and the slots: after four places of the desk; after that, seven numbers and the plan.
+local NUMBERS, SLOTS = 56, 140
+local DESK = string.rep('\0', NUMBERS)
+-- For each place of the desk: where it is, and how a grain there is written together with the first three numbers.
+local PLACES, PLACED = {}, {}
+for place = 0, 3 do
+  PLACES[place], PLACED[place] = text(place * 14), '>I7I7' .. string.rep('x', 42 - place * 14) .. 'I7I7I7'
+end
 
 -- What another window had let go up to `floor` when this one came into force, it has.
-local key, head, written, newest, used, oldest, base, older, floor
+local key, head, written, newest, used, oldest, base, older, first, slots, floor
 -- Found by evaluate: the time to judge by, or nothing where no grain counts, and how many of the older ones have expired then.
 local at, expired
 
 -- More than any resolution needs: a head that says so is not ours, and nothing is made as large as it says.
 local MOST = 1000000
-
--- The first slot in use, and how many there are.
-local function ring()
-  local first, slots = unpack('>I7I7', head, 36)
-  if older > slots or slots > MOST then
+local function assure()
+  if older > slots or slots > MOST or slots < 4 or slots % 4 > 0 then
     error('not a window of ours')
   end
-  return first, slots
 end
 
 -- Whether two times fall in one grain.
@@ -31,10 +36,14 @@ local function one_grain(plan, one, other)
   return one - one % grain == other - other % grain
 end
 
--- Where the slot of one of the older grains is, the first being 0.
+-- Where one of the older grains is, the first being 0: on the desk, if it is of the four that is not full, or in its slot.
 local function slot(index)
-  local first, slots = ring()
-  return SLOTS + (first + index) % slots * 14
+  assure()
+  local at = (first + index) % slots
+  if index >= older - (first + older) % slots % 4 then
+    return at % 4 * 14
+  end
+  return SLOTS + at * 14
 end
 
 -- Time and end of one of the older grains.
@@ -106,43 +115,49 @@ local function leaving(need)
 end
 
 -- Writes the head anew.
-local function save(plan, first, slots)
-  head = pack('>I7I7I7I7I7I7I7', newest, used, oldest, base, older, first, slots) .. plan.text
-  call('SETRANGE', key, '0', head)
+local function save(plan)
+  local numbers = pack('>I7I7I7I7I7I7I7', newest, used, older, oldest, base, first, slots) .. plan.text
+  head = sub(head, 1, NUMBERS) .. numbers
+  call('SETRANGE', key, '56', numbers)
 end
 
--- How many grains besides the newest there can be, and one to spare.
+-- How many grains besides the newest there can be, and one to spare, in fours.
 local function enough(plan)
-  return math.floor(plan.window / plan.grain) + 2
+  return math.ceil((math.floor(plan.window / plan.grain) + 2) / 4) * 4
 end
 
 -- Lets the older grains that have expired go: their slots are free.
 local function purge(plan)
-  local first, slots = ring()
   local _, ends = grain_at(expired - 1)
   oldest = expired < older and grain_at(expired) or newest
   used, base, older = used - wrapping_sub(ends, base), ends, older - expired
-  save(plan, (first + expired) % slots, slots)
-  expired = 0
+  first, expired = (first + expired) % slots, 0
+  save(plan)
 end
 
 -- Makes a ring of so many slots. The one question that needs all of it, and only of what was written under a finer grain.
-local function lay_out(plan, slots)
-  local first, had = ring()
-  local run, from = math.min(older, had - first), SLOTS + first * 14
+local function lay_out(plan, wanted)
+  assure()
+  local placed = (first + older) % slots % 4
+  local on_desk = math.min(placed, older)
+  local rest = older - on_desk
+  local run, from = math.min(rest, slots - first), SLOTS + first * 14
   local laid = run > 0 and call('GETRANGE', key, text(from), text(from + run * 14 - 1)) or ''
-  if older > run then
-    laid = laid .. call('GETRANGE', key, text(SLOTS), text(SLOTS + (older - run) * 14 - 1))
+  if rest > run then
+    laid = laid .. call('GETRANGE', key, text(SLOTS), text(SLOTS + (rest - run) * 14 - 1))
   end
-  head = pack('>I7I7I7I7I7I7I7', newest, used, oldest, base, older, 0, slots) .. plan.text
+  laid = laid .. sub(head, (placed - on_desk) * 14 + 1, placed * 14)
+  local desk = sub(laid, (older - older % 4) * 14 + 1)
+  first, slots = 0, wanted
+  head = desk .. sub(DESK, #desk + 1) .. pack('>I7I7I7I7I7I7I7', newest, used, older, oldest, base, first, slots) .. plan.text
   call('SET', key, head .. laid .. string.rep('\0', slots * 14 - #laid), 'KEEPTTL')
 end
 
 -- A string that grows is given twice the room that it needs then. One that has come to a quarter of its slots is made to need half of
--- them, and so is given what all of them need, and not more.
-local function make_room(slots)
-  ring()
-  local half = SLOTS + math.ceil(slots / 2) * 14
+-- what all of them do, and so is given that, and not more.
+local function make_room()
+  assure()
+  local half = math.ceil((SLOTS + slots * 14) / 2)
   if call('STRLEN', key) < half then
     call('SETRANGE', key, text(half - 1), '\0')
   end
@@ -159,12 +174,11 @@ local function keep(plan, before)
 end
 
 function grains.load(of)
-  key, head, floor = of, call('GETRANGE', of, '0', '83'), 0
+  key, head, floor = of, call('GETRANGE', of, '0', '139'), 0
   if head ~= '' then
-    newest, used, oldest, base, older = unpack('>I7I7I7I7I7', head)
-    written = sub(head, 50)
+    newest, used, older, oldest, base, first, slots, written = unpack('>I7I7I7I7I7I7I7c35', head, 57)
   else
-    written, newest, used, oldest, base, older = nil, 0, 0, 0, 0, 0
+    written, newest, used, oldest, base, older, first, slots = nil, 0, 0, 0, 0, 0, 0, 0
   end
   return written
 end
@@ -202,7 +216,8 @@ function grains.commit(plan, cost)
   if not at then
     cost = math.min(cost, MAX)
     at, written, newest, used, oldest, base, older, floor = now, plan.text, now, cost, now, 0, 0, 0
-    head = pack('>I7I7I7I7I7I7I7', now, cost, now, 0, 0, 0, enough(plan)) .. written
+    first, slots = 0, enough(plan)
+    head = DESK .. pack('>I7I7I7I7I7I7I7', now, cost, 0, now, 0, 0, slots) .. written
     call('SET', key, head, 'PX', ttl(2 * window - now % window))
     return now, cost, window
   end
@@ -214,24 +229,27 @@ function grains.commit(plan, cost)
   end
   newest = at
   if before - before % grain == at - at % grain then
+    used = used + cost
     if older == 0 then
       oldest = at
+      call('SETRANGE', key, '56', pack('>I7I7I7I7', at, used, older, at))
+    else
+      call('SETRANGE', key, '56', pack('>I7I7', at, used))
     end
-    used = used + cost
-    call('SETRANGE', key, '0', pack('>I7I7I7', at, used, oldest))
   else
-    local first, slots = unpack('>I7I7', head, 36)
-    if older == slots then
+    if older >= slots then
       lay_out(plan, 2 * slots)
-      first, slots = 0, 2 * slots
     end
     local slot = (first + older) % slots
-    if slot == math.floor(slots / 4) then
-      make_room(slots)
-    end
-    call('SETRANGE', key, text(SLOTS + slot * 14), pack('>I7I7', before, wrapping_add(base, used)))
+    local place, ends = slot % 4, wrapping_add(base, used)
     used, older = used + cost, older + 1
-    call('SETRANGE', key, '0', pack('>I7I7I7I7I7', at, used, oldest, base, older))
+    if place == 3 then
+      if slot >= slots / 4 and slot < slots / 4 + 4 then
+        make_room()
+      end
+      call('SETRANGE', key, text(SLOTS + (slot - 3) * 14), sub(head, 1, 42) .. pack('>I7I7', before, ends))
+    end
+    call('SETRANGE', key, PLACES[place], pack(PLACED[place], before, ends, at, used, older))
   end
   if before < at - at % window or written ~= plan.text then
     keep(plan, before)
@@ -244,6 +262,17 @@ function grains.rarely()
 
   -- Slots that a conversion needs.
   local needed = 0
+
+  -- One grain less. Where the last four were full they are not any more, and stand on the desk.
+  local function shorten()
+    local tail = (first + older) % slots
+    if tail % 4 == 0 then
+      local from = SLOTS + (tail - 4) % slots * 14
+      head = call('GETRANGE', key, text(from), text(from + 55)) .. sub(head, NUMBERS + 1)
+      call('SETRANGE', key, '0', sub(head, 1, NUMBERS))
+    end
+    older = older - 1
+  end
 
   -- Moves the ends of grains by `back`, up or down.
   local function move(from, to, shift, back)
@@ -273,8 +302,8 @@ function grains.rarely()
           return
         elseif amount >= own then
           -- The one before it is now the newest.
-          older = older - 1
-          newest = grain_at(older)
+          newest = grain_at(older - 1)
+          shorten()
           oldest = older > 0 and oldest or newest
         end
       end
@@ -292,11 +321,11 @@ function grains.rarely()
         for i = index, older - 2 do
           set_grain(i, grain_at(i + 1))
         end
-        older = older - 1
+        shorten()
         oldest = older > 0 and grain_at(0) or newest
       end
     end
-    save(plan, ring())
+    save(plan)
     keep(plan, before)
   end
 
@@ -305,7 +334,7 @@ function grains.rarely()
     local time = effective(old, since)
     if time then
       floor = math.max(time - old.window, floor)
-      needed = older + enough(new)
+      needed = older - older % 4 + 4 + enough(new)
     else
       used = 0
     end
@@ -322,11 +351,10 @@ function grains.rarely()
       if expired > 0 then
         purge(plan)
       end
-      local first, slots = ring()
       if needed > slots then
         lay_out(plan, needed)
       else
-        save(plan, first, slots)
+        save(plan)
       end
       written = nil
       keep(plan, newest)

@@ -77,8 +77,8 @@ function bucket.load(of)
   local value = call('HGET', of, 'bucket')
   key = of
   if value then
-    spent, fraction, at = unpack('>I7I7I7', value)
-    kept, written = at, sub(value, 22)
+    spent, fraction, at, written = unpack('>I7I7I7c35', value)
+    kept = at
   else
     written, spent, fraction, at, kept = nil, 0, 0, 0, 0
   end

@@ -21,6 +21,7 @@ mod leases;
 mod limiters;
 mod processes;
 mod ranking;
+mod rings;
 mod several;
 mod twins;
 mod waiting;

@@ -17,7 +17,7 @@ use tokio::runtime::Runtime;
 use crate::format::{self, Action};
 
 #[derive(Clone, Debug)]
-enum Step {
+pub(crate) enum Step {
     Check(u64),
     Peek(u64),
     Charge(u64),
@@ -66,7 +66,7 @@ fn trace() -> impl Strategy<Value = (Vec<(Algorithm, Quota)>, Vec<Step>)> {
 }
 
 /// Both twins, given the same things to do.
-struct Twins<'s> {
+pub(crate) struct Twins<'s> {
     runtime: &'s Runtime,
     memory: Limiter,
     redis: Limiter<Redis>,
@@ -94,7 +94,7 @@ fn patient(server: &Server) -> Redis {
 }
 
 impl<'s> Twins<'s> {
-    fn new(server: &Server, runtime: &'s Runtime, policies: Vec<Policy>) -> Result<Self, TestCaseError> {
+    pub(crate) fn new(server: &Server, runtime: &'s Runtime, policies: Vec<Policy>) -> Result<Self, TestCaseError> {
         redis::cmd("FLUSHALL").exec(&mut server.connection()).unwrap();
         let clock = ManualClock::default();
         let builder = || Limiter::builder().policies(policies.clone()).clock(clock.clone());
@@ -132,7 +132,7 @@ impl<'s> Twins<'s> {
         self.decide(cost, |limiter, hit| limiter.peek(hit), |limiter, hit| limiter.peek(hit))
     }
 
-    fn take(&mut self, step: &Step) -> Result<(), TestCaseError> {
+    pub(crate) fn take(&mut self, step: &Step) -> Result<(), TestCaseError> {
         match step {
             Step::Check(cost) => self.decide(*cost, |limiter, hit| limiter.check(hit), |limiter, hit| limiter.check(hit)),
             Step::Peek(cost) => self.peek(*cost),
