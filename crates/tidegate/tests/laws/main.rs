@@ -11,6 +11,8 @@ mod calendar_model;
 mod calendars;
 mod cases;
 mod contract;
+#[cfg(feature = "waiting")]
+mod crowd;
 mod exact;
 mod keys;
 mod lease_model;
@@ -24,6 +26,8 @@ mod restarts;
 mod several;
 mod stepping;
 mod threads;
+#[cfg(feature = "waiting")]
+mod timers;
 mod traces;
 #[cfg(feature = "waiting")]
 mod waiting;
