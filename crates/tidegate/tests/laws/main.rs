@@ -16,6 +16,7 @@ mod crowd;
 mod exact;
 mod keys;
 mod lease_model;
+mod lease_restarts;
 mod leases;
 mod memory;
 mod model;
