@@ -148,6 +148,36 @@ fn who_is_kept_and_not_polled_delays_no_timeout_of_others() {
     }
 }
 
+#[test]
+fn no_timeout_is_lost_between_threads() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_time().build().unwrap();
+    for tasks in [1, 2, 3, 16] {
+        let (limiter, clock) = counting(Policy::concurrency("p", 1, Duration::from_hours(1)));
+        let _held = limiter.hold("k");
+        let work = |task: u64| {
+            let limiter = limiter.clone();
+            async move {
+                let mut draw = task;
+                for _ in 0..500 {
+                    assert!(!limiter.acquire_timeout("k", micros(next(&mut draw) % 30)).await.is_allowed());
+                }
+            }
+        };
+        let all = async {
+            let tasks: Vec<_> = (0..tasks).map(|task| tokio::spawn(work(task))).collect();
+            while !tasks.iter().all(|task| task.is_finished()) {
+                clock.clock.advance(micros(1));
+                tokio::task::yield_now().await;
+            }
+            for task in tasks {
+                task.await.unwrap();
+            }
+        };
+        runtime.block_on(async { tokio::time::timeout(Duration::from_secs(60), all).await.expect("nobody is forgotten") });
+        assert_eq!(clock.sleepers(), 0);
+    }
+}
+
 /// Polls once, on its own runtime.
 fn poll_on<F: Future<Output = Decision> + Unpin>(runtime: &Runtime, future: &mut F) {
     runtime.block_on(poll_fn(|context| {
