@@ -64,8 +64,8 @@ impl<S: Store> Limiter<S> {
     /// but not polled keeps those behind it waiting; for longer than their timeouts only if there are more than eight such.
     ///
     /// **Asking again.** Who is first sleeps for the wait that it was told, which is exact, and is woken earlier when
-    /// a refund, a settlement, a reset, a release or a reconfiguration in this process may have made room. There is one timer for each key that
-    /// is waited for, on the runtime of one who waits; while that runtime is kept but does not run, others may be late. For a
+    /// a refund, a settlement, a reset, a release or a reconfiguration in this process may have made room. There is one timer
+    /// for each key that is waited for, on the runtime of one who waits; while that is kept and does not run, others may be late. For a
     /// lease that another process may release on a store that is elsewhere, it looks five times a second.
     ///
     /// # Panics

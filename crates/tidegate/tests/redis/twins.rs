@@ -194,8 +194,8 @@ impl<'s> Twins<'s> {
             }
             Step::Advance(by) => self.move_to(self.clock.epoch_micros() + by),
             Step::Rewind(by) => {
-                // What had expired and is gone does not come back in a clock that does: by law 6 it was nothing, and by law 7 whoever set
-                // the clock wrong gives one capacity more. Where it is not gone it does. Neither is wrong, so both forget it.
+                // What had expired and is gone does not come back in a clock that does: by law 6 it was nothing, and by law 7 a clock
+                // that was wrong gives one capacity at most. Where it is not gone it does. Neither is wrong, so both forget it.
                 for key in std::mem::take(&mut self.expired) {
                     let theirs = self.runtime.block_on(self.redis.reset(key));
                     self.compare(self.memory.reset(key), theirs)?;
