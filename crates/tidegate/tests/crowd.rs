@@ -44,7 +44,7 @@ async fn ten_thousand_waiters_cost_next_to_nothing_while_they_wait() {
         tokio::spawn(async move {
             coming.fetch_add(1, Relaxed);
             let key = (turn % KEYS).to_string();
-            let decision = if turn / KEYS % 2 == 0 {
+            let decision = if (turn / KEYS).is_multiple_of(2) {
                 limiter.acquire(&key).await
             } else {
                 limiter.acquire_timeout(&key, Duration::from_secs(600)).await
