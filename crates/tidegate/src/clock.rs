@@ -23,8 +23,9 @@ pub trait Clock: Send + Sync + 'static {
     /// Microseconds since the Unix epoch, below 2<sup>52</sup> (the year 2112).
     fn epoch_micros(&self) -> u64;
 
-    /// Is ready when this clock has come to show `epoch_micros`, or thereabouts: what waiting callers sleep by. Unless a clock knows
-    /// better, tokio's timer sleeps for as long as is missing now.
+    /// Is ready when this clock has come to show `epoch_micros`, or thereabouts: what waiting callers sleep by, who look
+    /// at the clock and sleep again if it was too early. Unless a clock knows better, tokio's timer sleeps for as long as is missing
+    /// now.
     #[cfg(feature = "waiting")]
     fn sleep_until(&self, epoch_micros: u64) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         Box::pin(tokio::time::sleep(Duration::from_micros(epoch_micros.saturating_sub(self.epoch_micros()))))

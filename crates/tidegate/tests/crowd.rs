@@ -1,5 +1,5 @@
-//! Ten thousand waiters by the machine's clock, in a process of their own: in order, though half of them go, and for next to no CPU
-//! while they wait. That nobody is served too early or too late is tested on a clock that stands still.
+//! Ten thousand waiters by the machine's clock, half of them with a timeout, in a process of their own: in order, though half of them
+//! go, and for next to no CPU while they wait. That nobody is served too early or too late is tested on a clock that stands still.
 #![allow(clippy::unwrap_used)]
 
 use std::{
@@ -43,7 +43,13 @@ async fn ten_thousand_waiters_cost_next_to_nothing_while_they_wait() {
         let (limiter, served, coming) = (limiter.clone(), Arc::clone(&served), Arc::clone(&coming));
         tokio::spawn(async move {
             coming.fetch_add(1, Relaxed);
-            assert!(limiter.acquire(&(turn % KEYS).to_string()).await.is_allowed());
+            let key = (turn % KEYS).to_string();
+            let decision = if (turn / KEYS).is_multiple_of(2) {
+                limiter.acquire(&key).await
+            } else {
+                limiter.acquire_timeout(&key, Duration::from_secs(600)).await
+            };
+            assert!(decision.is_allowed());
             served[turn % KEYS].lock().unwrap().push(turn);
         })
     };

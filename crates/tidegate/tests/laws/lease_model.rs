@@ -86,6 +86,7 @@ pub(crate) enum Told {
     Nothing,
 }
 
+#[derive(Clone)]
 pub(crate) struct Model {
     pub(crate) now: u64,
     limit: u64,

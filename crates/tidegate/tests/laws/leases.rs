@@ -17,10 +17,10 @@ use tidegate::{Algorithm, Hit, Limiter, ManualClock, Policy, Quota};
 
 use crate::lease_model::{Case, Model, POLICY, Step, Told, answer, case, policy};
 
-const START: u64 = 1_700_000_000_000_000;
+pub(crate) const START: u64 = 1_700_000_000_000_000;
 const MINUTE: Duration = Duration::from_secs(60);
 
-fn take(limiter: &Limiter, clock: &ManualClock, step: Step, now: u64) -> Told {
+pub(crate) fn take(limiter: &Limiter, clock: &ManualClock, step: Step, now: u64) -> Told {
     clock.set(now);
     let name = |lease: u8| lease.to_string();
     match step {

@@ -11,9 +11,12 @@ mod calendar_model;
 mod calendars;
 mod cases;
 mod contract;
+#[cfg(feature = "waiting")]
+mod crowd;
 mod exact;
 mod keys;
 mod lease_model;
+mod lease_restarts;
 mod leases;
 mod memory;
 mod model;
@@ -24,6 +27,8 @@ mod restarts;
 mod several;
 mod stepping;
 mod threads;
+#[cfg(feature = "waiting")]
+mod timers;
 mod traces;
 #[cfg(feature = "waiting")]
 mod waiting;

@@ -16,11 +16,11 @@ use crate::{
 };
 
 /// A place for files that are read back at once: where it can be had, one that is no disk.
-fn folder() -> TempDir {
+pub(crate) fn folder() -> TempDir {
     TempDir::new_in("/dev/shm").or_else(|_| TempDir::new()).unwrap()
 }
 
-fn snapshot(folder: &TempDir) -> PathBuf {
+pub(crate) fn snapshot(folder: &TempDir) -> PathBuf {
     folder.path().join("snapshot")
 }
 

@@ -2,11 +2,11 @@
 //! here are the promises to those who are limited and to those who limit.
 
 use proptest::prelude::*;
-use tidegate::Algorithm;
+use tidegate::{Algorithm, Limiter, ManualClock, Policy, Quota};
 
 use crate::{
-    traces::{Case, Mix, case, property, wait},
-    world::{Answer, Step, World},
+    traces::{Case, Mix, case, for_every_algorithm, property, wait},
+    world::{Answer, START, Step, World},
 };
 
 /// A case at the end of which all capacity is taken, and a step of the clock.
@@ -80,5 +80,24 @@ fn clock_that_swings_admits_no_more_than_one_that_stands() {
             prop_assert!(!world.check(1).allowed, "and forth");
         }
         Ok(())
+    });
+}
+
+/// What has expired is nothing (law 6), and may be gone for good when the clock that it expired by is set right.
+#[test]
+fn what_was_dropped_by_a_clock_that_was_ahead_gives_one_capacity() {
+    for_every_algorithm(|algorithm| {
+        let clock = ManualClock::new(START);
+        let policy = Policy::new("p", Quota::per_minute(10)).algorithm(algorithm);
+        // So few that all are in one shard.
+        let limiter = Limiter::builder().policy(policy).clock(clock.clone()).max_keys(64).build().unwrap();
+        assert!(limiter.check_n("a", 10).is_allowed());
+        let ahead = limiter.peek("a").outcomes().next().unwrap().reset_after();
+        clock.advance(ahead);
+        (0..32).for_each(|other| assert!(limiter.check(&other.to_string()).is_allowed()));
+        assert_eq!(limiter.usage()[0].keys, 32, "{algorithm}");
+        clock.step_back(ahead);
+        assert!(limiter.check_n("a", 10).is_allowed());
+        assert!(!limiter.check("a").is_allowed());
     });
 }

@@ -1,111 +1,25 @@
 //! Law 17: who waits is served first come first served, a dropped future holds nothing, and no wait is longer than its timeout.
-//! Futures are polled by hand, in any order, on a clock that stands still until it is moved; no runtime is needed for that.
 
 use std::{
     collections::BTreeSet,
     future::Future,
-    pin::Pin,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicUsize, Ordering::SeqCst},
     },
-    task::{Context, Poll, Wake, Waker},
+    task::Poll,
     time::Duration,
 };
 
 use proptest::{collection::vec, prelude::*};
-use tidegate::{Algorithm, Clock, Decision, Hit, Limiter, ManualClock, Override, Policy, Quota};
+use tidegate::{Algorithm, Clock, Decision, Hit, Limiter, ManualClock, Override, Policy};
 
 use crate::{
+    crowd::{CountingClock, Crowd, KEY, WINDOW, next, quota},
     traces::{for_every_algorithm, property},
     world::{Answer, START, limiter_at},
 };
 
-/// Wakes a future, by its number.
-struct Bell {
-    number: usize,
-    woken: Arc<Mutex<BTreeSet<usize>>>,
-}
-
-impl Wake for Bell {
-    fn wake(self: Arc<Self>) {
-        self.woken.lock().unwrap().insert(self.number);
-    }
-}
-
-type Task = Pin<Box<dyn Future<Output = Decision> + Send>>;
-
-/// Futures that are polled when they have been woken.
-#[derive(Default)]
-struct Crowd {
-    tasks: Vec<Option<Task>>,
-    woken: Arc<Mutex<BTreeSet<usize>>>,
-    /// Which of those that are woken is polled next.
-    draw: u64,
-    polls: usize,
-}
-
-impl Crowd {
-    /// Adds one that waits for `cost`, and polls it; its number.
-    fn wait(
-        &mut self,
-        limiter: &Limiter,
-        hit: &'static [(&str, &str)],
-        cost: u64,
-        timeout: Option<u64>,
-    ) -> (usize, Option<Decision>) {
-        let limiter = limiter.clone();
-        let future = Box::pin(async move {
-            let hit = hit.iter().fold(Hit::new(), |hit, (name, value)| hit.attribute(name, *value)).cost(cost);
-            match timeout {
-                Some(timeout) => limiter.acquire_timeout(hit, Duration::from_micros(timeout)).await,
-                None => limiter.acquire(hit).await,
-            }
-        });
-        self.tasks.push(Some(future));
-        let number = self.tasks.len() - 1;
-        (number, self.poll(number))
-    }
-
-    fn poll(&mut self, number: usize) -> Option<Decision> {
-        let waker = Waker::from(Arc::new(Bell { number, woken: Arc::clone(&self.woken) }));
-        let task = self.tasks[number].as_mut()?;
-        self.polls += 1;
-        match task.as_mut().poll(&mut Context::from_waker(&waker)) {
-            Poll::Ready(decision) => {
-                self.tasks[number] = None;
-                Some(decision)
-            }
-            Poll::Pending => None,
-        }
-    }
-
-    /// Polls until nobody is woken, and says who was answered what, in that order.
-    fn run(&mut self) -> Vec<(usize, Decision)> {
-        let mut answered = Vec::new();
-        loop {
-            let mut woken = self.woken.lock().unwrap();
-            let index = next(&mut self.draw) as usize % woken.len().max(1);
-            let Some(number) = woken.iter().nth(index).copied() else { return answered };
-            woken.remove(&number);
-            drop(woken);
-            answered.extend(self.poll(number).map(|decision| (number, decision)));
-            assert!(self.polls < 1_000_000, "somebody is woken over and over");
-        }
-    }
-
-    fn cancel(&mut self, number: usize) {
-        self.tasks[number] = None;
-    }
-}
-
-/// Numbers that seem to be drawn.
-fn next(draw: &mut u64) -> u64 {
-    *draw = draw.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-    *draw >> 33
-}
-
-const KEY: &[(&str, &str)] = &[("key", "k")];
 /// Hits of one policy, of the other, and of both.
 const HITS: [&[(&str, &str)]; 6] = [
     &[("user", "a")],
@@ -115,11 +29,6 @@ const HITS: [&[(&str, &str)]; 6] = [
     &[("user", "a"), ("ip", "2")],
     &[("ip", "2")],
 ];
-const WINDOW: u64 = 10_000;
-
-fn quota(limit: u64) -> Quota {
-    Quota::new(limit, Duration::from_micros(WINDOW)).unwrap()
-}
 
 fn hit(index: usize) -> Hit<'static> {
     HITS[index].iter().fold(Hit::new(), |hit, (name, value)| hit.attribute(name, *value))
@@ -189,6 +98,7 @@ struct Pair {
     limiter: Limiter,
     twin: Limiter,
     clock: ManualClock,
+    counting: CountingClock,
     crowd: Crowd,
     waiters: Vec<Waiter>,
     receipts: Vec<(String, String)>,
@@ -298,6 +208,12 @@ impl Pair {
             index = 0;
         }
         assert!(answered.is_empty(), "{answered:?}");
+        // Who is first wants to be woken, and who has a timeout: by the timer of the first of its keys.
+        let wakes = |(index, waiter): &(usize, &Waiter)| {
+            waiter.deadline < u64::MAX || !self.waiters[..*index].iter().any(|ahead| ahead.shares_a_key_with(waiter))
+        };
+        let keys: BTreeSet<_> = self.waiters.iter().enumerate().filter(wakes).map(|(_, waiter)| HITS[waiter.hit][0]).collect();
+        assert_eq!(self.counting.sleepers(), keys.len(), "one timer for each key");
     }
 
     fn compare(&mut self, mut decision: Decision, mut expected: Decision) {
@@ -320,10 +236,13 @@ fn waiters_are_served_in_order_and_as_soon_as_the_limit_allows() {
         |algorithm| ((Just(algorithm), 2..8u64, 1..8u64, any::<u64>()), vec(step(), 1..60)),
         |((algorithm, users, ips, draw), steps)| {
             let clock = ManualClock::new(START);
-            let limiter = || Limiter::builder().policies(policies(algorithm, (users, ips))).clock(clock.clone()).build().unwrap();
-            let (limiter, twin) = (limiter(), limiter());
-            let crowd = Crowd { draw, ..Crowd::default() };
-            let mut pair = Pair { limiter, twin, clock, crowd, waiters: Vec::new(), receipts: Vec::new() };
+            let counting = CountingClock::new(clock.clone());
+            let builder = || Limiter::builder().policies(policies(algorithm, (users, ips)));
+            let limiter = builder().clock(counting.clone()).build().unwrap();
+            let twin = builder().clock(clock.clone()).build().unwrap();
+            let mut crowd = Crowd::default();
+            crowd.draw = draw;
+            let mut pair = Pair { limiter, twin, clock, counting, crowd, waiters: Vec::new(), receipts: Vec::new() };
             steps.iter().for_each(|step| pair.take(step));
             // Nobody starves.
             for _ in 0..=4 * steps.len() {
@@ -505,43 +424,6 @@ fn a_policy_that_comes_or_goes_is_waited_for_or_not() {
     assert_eq!(answered[0].1.outcomes().count(), 2);
     limiter.configure([]).unwrap();
     assert_eq!(crowd.run().len(), 2);
-}
-
-#[test]
-fn ten_thousand_waiters_on_a_hundred_keys() {
-    const KEYS: usize = 100;
-    const EACH: usize = 100;
-    let names: &'static [String] = Vec::leak((0..KEYS).map(|key| key.to_string()).collect());
-    for_every_algorithm(|algorithm| {
-        let (limiter, clock, mut crowd) = one(algorithm, 10);
-        let hits: Vec<&'static [(&str, &str)]> = names.iter().map(|key| &*vec![("key", key.as_str())].leak()).collect();
-        hits.iter().for_each(|hit| drop(limiter.check_n(hit[0].1, 10)));
-        for turn in 0..KEYS * EACH {
-            assert!(crowd.wait(&limiter, hits[turn % KEYS], 1, None).1.is_none());
-        }
-        // Half of them, at random.
-        let mut left: Vec<Vec<usize>> = vec![Vec::new(); KEYS];
-        let mut draw = 7u64;
-        for turn in 0..KEYS * EACH {
-            if next(&mut draw).is_multiple_of(2) {
-                crowd.cancel(turn);
-            } else {
-                left[turn % KEYS].push(turn);
-            }
-        }
-        let mut served: Vec<Vec<usize>> = vec![Vec::new(); KEYS];
-        assert!(crowd.run().is_empty());
-        // With two windows in between every algorithm has all of its limit again.
-        while served != left {
-            clock.advance(Duration::from_micros(2 * WINDOW));
-            crowd.polls = 0;
-            let before: Vec<usize> = served.iter().map(Vec::len).collect();
-            crowd.run().into_iter().for_each(|(turn, _)| served[turn % KEYS].push(turn));
-            for key in 0..KEYS {
-                assert_eq!(served[key].len(), left[key].len().min(before[key] + 10), "{algorithm}, key {key}");
-            }
-        }
-    });
 }
 
 #[test]

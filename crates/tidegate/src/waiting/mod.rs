@@ -1,32 +1,39 @@
 //! Waiting until a hit is admitted: a line of waiters for each key, first come first served within this process. It owns who is
 //! next and when to ask again, and refuses to know how anything is decided. There is no task and no thread: who is first asks
-//! for itself and sleeps for as long as the denial told, and all others sleep until it has gone.
+//! for itself and sleeps for as long as the denial told, and all others sleep until it has gone or their time is up.
 
 use std::{
-    collections::{BTreeMap, HashMap},
     future::poll_fn,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering::Relaxed},
     },
-    task::{Context, Poll, Waker},
+    task::{Context, Poll},
     time::Duration,
 };
 
-use foldhash::fast::RandomState;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
+use self::{
+    forecast::Forecast,
+    lines::{Id, Ids, Lines, Waiter, id, lines_of, wake},
+    timers::{Alarm, Timers},
+};
 use crate::{
     Algorithm, Decision, Hit, Limiter, Store,
-    algorithm::{Plan, Verdict},
+    algorithm::Verdict,
     error::StoreError,
-    key::{Digester, Key},
+    key::Key,
     lease::{Lease, anonymous},
     limiter::Inner,
     set::PolicySet,
-    store::{Ask, Asks, Intent, Question},
+    store::{Ask, Asks, Intent},
 };
+
+mod forecast;
+mod lines;
+mod timers;
 
 impl<S: Store> Limiter<S> {
     /// Waits until a hit is admitted, and charges it then. Needs the feature `waiting`.
@@ -54,10 +61,11 @@ impl<S: Store> Limiter<S> {
     ///
     /// **Cancelling** is dropping the future: it leaves the line and holds nothing. In memory the charge is made in the poll that
     /// returns it. On Redis what was asked for by then is given back as soon as it is answered. A future that is kept
-    /// but not polled keeps those behind it waiting.
+    /// but not polled keeps those behind it waiting; for longer than their timeouts only if there are more than eight such.
     ///
     /// **Asking again.** Who is first sleeps for the wait that it was told, which is exact, and is woken earlier when
-    /// a refund, a settlement, a reset, a release or a reconfiguration in this process may have made room. Others have no timer. For a
+    /// a refund, a settlement, a reset, a release or a reconfiguration in this process may have made room. There is one timer
+    /// for each key that is waited for, on the runtime of one who waits; while that is kept and does not run, others may be late. For a
     /// lease that another process may release on a store that is elsewhere, it looks five times a second.
     ///
     /// # Panics
@@ -215,6 +223,7 @@ pub(crate) struct Waiting {
     /// How many, so that who makes room need not look when nobody does.
     count: AtomicUsize,
     lines: Mutex<Lines>,
+    timers: Arc<Timers>,
 }
 
 impl Waiting {
@@ -222,129 +231,6 @@ impl Waiting {
     pub(crate) fn wake_all(&self) {
         let wakers = self.lines.lock().waiters.values_mut().filter_map(Waiter::nudge).collect();
         wake(wakers);
-    }
-}
-
-/// Never while the lines are locked: who is woken may come here at once, and so may who is dropped with the last of its wakers.
-fn wake(wakers: Wakers) {
-    wakers.into_iter().for_each(Waker::wake);
-}
-
-type Wakers = SmallVec<[Waker; 4]>;
-
-/// A key under a policy: the number of the policy's table, and the key.
-type Id = (u64, Key);
-type Ids = SmallVec<[Id; 2]>;
-
-fn id(set: &PolicySet, ask: &Ask) -> Id {
-    (set.policies[usize::from(ask.policy)].table.made(), ask.key)
-}
-
-/// What an ask takes of the capacity: a lease takes one place.
-fn weight(set: &PolicySet, ask: &Ask) -> u64 {
-    match set.policies[usize::from(ask.policy)].policy.algorithm {
-        Algorithm::Concurrency => 1,
-        _ => ask.cost,
-    }
-}
-
-/// What a hit has to satisfy, and so is in line for.
-fn lines_of(set: &PolicySet, hit: &Hit<'_>, digester: &Digester) -> (Asks, Ids) {
-    let question = Question::new(set, hit, digester);
-    let asks: Asks = question.asks.iter().filter(|ask| ask.enforced && ask.cost > 0).copied().collect();
-    let capacity = |ask: &Ask| set.policies[usize::from(ask.policy)].plan(ask.plan).capacity;
-    if question.is_barred() || asks.iter().any(|ask| weight(set, ask) > capacity(ask)) {
-        // Who cannot be admitted, ever, is told so and waits for nobody.
-        return Default::default();
-    }
-    let ids = asks.iter().map(|ask| id(set, ask)).collect();
-    (asks, ids)
-}
-
-/// Tickets are numbers that only grow, and every line is in their order. So the lowest of all is first wherever it waits:
-/// somebody can always go on.
-#[derive(Default)]
-struct Lines {
-    next_ticket: u64,
-    lines: HashMap<Id, Line, RandomState>,
-    waiters: HashMap<u64, Waiter, RandomState>,
-}
-
-/// Those who wait for one key.
-#[derive(Default)]
-struct Line {
-    /// With what each asks for.
-    costs: BTreeMap<u64, u64>,
-    /// Wide enough for any number of them.
-    total: u128,
-}
-
-#[derive(Default)]
-struct Waiter {
-    waker: Option<Waker>,
-    /// There may be room since it last began to ask.
-    nudged: bool,
-}
-
-impl Lines {
-    /// Has those who are first in these lines look again.
-    fn nudge(&mut self, ids: &[Id]) -> Wakers {
-        let Self { lines, waiters, .. } = self;
-        let first = ids.iter().filter_map(|id| lines.get(id)?.costs.first_key_value());
-        first.filter_map(|(ticket, _)| waiters.get_mut(ticket)?.nudge()).collect()
-    }
-
-    fn enter(&mut self, ticket: u64, ids: &[Id], asks: &[Ask]) {
-        for (id, ask) in ids.iter().zip(asks) {
-            let line = self.lines.entry(*id).or_default();
-            line.costs.insert(ticket, ask.cost);
-            line.total += u128::from(ask.cost);
-        }
-    }
-
-    /// Leaves these lines, and passes the turn on where it had come.
-    fn leave(&mut self, ticket: u64, ids: &[Id]) -> Wakers {
-        let first = |lines: &Self, id: &Id| lines.is_first(ticket, std::slice::from_ref(id));
-        let passed: Ids = ids.iter().filter(|id| first(self, id)).copied().collect();
-        for id in ids {
-            let Some(line) = self.lines.get_mut(id) else { continue };
-            line.total -= line.costs.remove(&ticket).map_or(0, u128::from);
-            if line.costs.is_empty() {
-                self.lines.remove(id);
-            }
-        }
-        self.nudge(&passed)
-    }
-
-    /// Notes how to wake a waiter, and gives back how that was before; not to be dropped while the lines are locked.
-    fn looks(&mut self, ticket: u64, context: &Context<'_>) -> (&mut Waiter, Option<Waker>) {
-        let waiter = self.waiters.entry(ticket).or_default();
-        let old = waiter.waker.replace(context.waker().clone());
-        (waiter, old)
-    }
-
-    fn is_first(&self, ticket: u64, ids: &[Id]) -> bool {
-        let first = |id| self.lines.get(id).and_then(|line: &Line| line.costs.first_key_value());
-        ids.iter().all(|id| first(id).is_some_and(|(first, _)| *first == ticket))
-    }
-}
-
-impl Line {
-    /// What those ask for who are ahead.
-    fn ahead(&self, ticket: u64) -> u64 {
-        let ahead = match self.costs.last_key_value() {
-            // Usually: it has just come.
-            Some((last, cost)) if *last == ticket => self.total - u128::from(*cost),
-            _ => self.costs.range(..ticket).map(|(_, cost)| u128::from(*cost)).sum(),
-        };
-        u64::try_from(ahead).unwrap_or(u64::MAX)
-    }
-}
-
-impl Waiter {
-    fn nudge(&mut self) -> Option<Waker> {
-        self.nudged = true;
-        self.waker.take()
     }
 }
 
@@ -357,6 +243,8 @@ struct Place<'a, 'h, S: Store> {
     set: Arc<PolicySet>,
     asks: Asks,
     ids: Ids,
+    /// When it wants to be woken, by the timer of its first key.
+    alarm: Option<Alarm>,
 }
 
 /// Who has to be served before.
@@ -378,11 +266,12 @@ impl<'a, 'h, S: Store> Place<'a, 'h, S> {
         lines.waiters.insert(ticket, Waiter::default());
         lines.enter(ticket, &ids, &asks);
         drop(lines);
-        Self { limiter, hit, ticket, set, asks, ids }
+        Self { limiter, hit, ticket, set, asks, ids, alarm: None }
     }
 
     /// Goes where the policies in force say, with the ticket that it has.
     fn move_on(&mut self) {
+        self.cancel();
         let inner = &self.limiter.inner;
         self.set = inner.set.load_full();
         let (asks, ids) = lines_of(&self.set, self.hit, &inner.digester);
@@ -396,16 +285,13 @@ impl<'a, 'h, S: Store> Place<'a, 'h, S> {
 
     /// Waits for its turn; whether that came in time.
     async fn turn(&mut self, deadline: Option<u64>) -> bool {
-        let mut alarm = None;
         poll_fn(|context| {
-            let clock = &self.limiter.inner.clock;
             if self.is_first(context) {
-                return Poll::Ready(deadline.is_none_or(|deadline| clock.now() <= deadline));
+                return Poll::Ready(deadline.is_none_or(|deadline| self.limiter.now() <= deadline));
             }
             let Some(deadline) = deadline else { return Poll::Pending };
             // The last microsecond is still in time.
-            let alarm = alarm.get_or_insert_with(|| clock.sleep_until(deadline.saturating_add(1)));
-            alarm.as_mut().poll(context).map(|()| false)
+            self.sleep(deadline.saturating_add(1), context).map(|()| false)
         })
         .await
     }
@@ -413,9 +299,10 @@ impl<'a, 'h, S: Store> Place<'a, 'h, S> {
     fn is_first(&mut self, context: &Context<'_>) -> bool {
         let inner = &self.limiter.inner;
         loop {
+            let waker = context.waker().clone();
             let mut lines = inner.waiting.lines.lock();
             let first = lines.is_first(self.ticket, &self.ids);
-            let (waiter, old) = lines.looks(self.ticket, context);
+            let (waiter, old) = lines.looks(self.ticket, waker);
             // In this order: who replaces the set wakes everybody afterwards.
             let in_force = inner.set.load().version == self.set.version;
             waiter.nudged &= !first;
@@ -429,21 +316,39 @@ impl<'a, 'h, S: Store> Place<'a, 'h, S> {
     }
 
     /// Sleeps until `at`, or until there may be room.
-    async fn rest(&self, at: u64) {
-        let inner = &self.limiter.inner;
-        let mut alarm = None;
+    async fn rest(&mut self, at: u64) {
         poll_fn(|context| {
-            let mut lines = inner.waiting.lines.lock();
-            let (waiter, old) = lines.looks(self.ticket, context);
+            let waker = context.waker().clone();
+            let mut lines = self.limiter.inner.waiting.lines.lock();
+            let (waiter, old) = lines.looks(self.ticket, waker);
             let nudged = waiter.nudged;
             drop(lines);
             drop(old);
-            if nudged {
-                return Poll::Ready(());
-            }
-            alarm.get_or_insert_with(|| inner.clock.sleep_until(at)).as_mut().poll(context)
+            if nudged { Poll::Ready(()) } else { self.sleep(at, context) }
         })
         .await;
+    }
+
+    fn sleep(&mut self, at: u64, context: &Context<'_>) -> Poll<()> {
+        let inner = &self.limiter.inner;
+        if inner.clock.now() >= at {
+            return Poll::Ready(());
+        }
+        let alarm = Alarm { at, ticket: self.ticket };
+        let before = self.alarm.replace(alarm);
+        inner.waiting.timers.set(self.first_key(), alarm, before, context.waker().clone(), &inner.clock);
+        Poll::Pending
+    }
+
+    fn cancel(&mut self) {
+        if let Some(alarm) = self.alarm.take() {
+            self.limiter.inner.waiting.timers.cancel(&self.first_key(), alarm);
+        }
+    }
+
+    /// One that no policy has, where it has none: a store that is lost may deny what no policy would.
+    fn first_key(&self) -> Id {
+        self.ids.first().copied().unwrap_or((u64::MAX, Key::NONE))
     }
 
     fn ahead(&self) -> Ahead {
@@ -457,6 +362,7 @@ impl<'a, 'h, S: Store> Place<'a, 'h, S> {
 
 impl<S: Store> Drop for Place<'_, '_, S> {
     fn drop(&mut self) {
+        self.cancel();
         let waiting = &self.limiter.inner.waiting;
         let mut lines = waiting.lines.lock();
         let waiter = lines.waiters.remove(&self.ticket);
@@ -465,42 +371,5 @@ impl<S: Store> Drop for Place<'_, '_, S> {
         drop(waiter);
         waiting.count.fetch_sub(1, Relaxed);
         wake(wakers);
-    }
-}
-
-/// How long a hit takes behind others on one key, once it is known how long it would wait for some cost now.
-struct Forecast {
-    /// For which to ask.
-    cost: u64,
-    /// What is added to the wait for that cost, if there is one and if there is none.
-    more: (u64, u64),
-}
-
-impl Forecast {
-    /// Never longer than it takes. Those ahead are admitted one after another, each as soon as it can be, and this one last; all of
-    /// that is as much as one hit of the total cost, as long as that fits.
-    fn new(algorithm: Algorithm, plan: &Plan, ahead: u64, cost: u64) -> Self {
-        let total = ahead.saturating_add(cost);
-        let (rounds, rest) = ((total - 1) / plan.capacity, (total - 1) % plan.capacity + 1);
-        let windows = rounds.saturating_mul(plan.window);
-        let excess = total.saturating_sub(plan.capacity);
-        let refill = |time| Self { cost: total.min(plan.capacity), more: (time, time) };
-        match algorithm {
-            // What a window admits the next one can admit again, and no more.
-            Algorithm::SlidingLog | Algorithm::SlidingWindow => Self { cost: rest, more: (windows, windows) },
-            // If the rest has room now, the first boundary may be near.
-            Algorithm::FixedWindow => Self { cost: rest, more: (windows, windows.saturating_sub(plan.window)) },
-            Algorithm::TokenBucket => {
-                let micros = u128::from(excess) * u128::from(plan.per) / u128::from(plan.tokens);
-                refill(u64::try_from(micros).unwrap_or(u64::MAX))
-            }
-            Algorithm::Gcra => refill(excess.saturating_mul(plan.interval)),
-            // An estimate forgets those ahead while they are admitted; of others nothing is known.
-            _ => Self { cost, more: (0, 0) },
-        }
-    }
-
-    fn after(&self, wait: u64) -> u64 {
-        wait.saturating_add(if wait > 0 { self.more.0 } else { self.more.1 })
     }
 }
