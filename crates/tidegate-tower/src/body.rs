@@ -1,6 +1,7 @@
 //! A response's body that keeps what its request has at stake until it ends, or until who reads it has gone.
 
 use std::{
+    fmt,
     pin::Pin,
     task::{Context, Poll, ready},
 };
@@ -14,7 +15,6 @@ use crate::Stake;
 
 pin_project! {
     /// The body of a response from behind a rate limit: the service's own, or a denial's.
-    #[derive(Debug)]
     pub struct Body<B, S: Store = Memory> {
         #[pin]
         source: Source<B>,
@@ -42,6 +42,12 @@ impl<B, S: Store> Body<B, S> {
 
     pub(crate) fn refused(bytes: Bytes) -> Self {
         Self { source: Source::Refusal { bytes: Some(bytes).filter(|bytes| !bytes.is_empty()) }, stake: None }
+    }
+}
+
+impl<B: fmt::Debug, S: Store> fmt::Debug for Body<B, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Body").field("source", &self.source).field("stake", &self.stake).finish()
     }
 }
 

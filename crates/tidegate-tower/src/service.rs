@@ -18,7 +18,6 @@ use tower_service::Service;
 use crate::{Asked, Body, Correction, Gathering, RateLimitLayer, Stake, tower::put};
 
 /// A service behind a rate limit; [`RateLimitLayer`] makes it.
-#[derive(Debug)]
 pub struct RateLimitService<I, S: Store = Memory> {
     inner: I,
     settings: Arc<RateLimitLayer<S>>,
@@ -33,6 +32,12 @@ impl<I, S: Store> RateLimitService<I, S> {
 impl<I: Clone, S: Store> Clone for RateLimitService<I, S> {
     fn clone(&self) -> Self {
         Self { inner: self.inner.clone(), settings: Arc::clone(&self.settings) }
+    }
+}
+
+impl<I: fmt::Debug, S: Store> fmt::Debug for RateLimitService<I, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RateLimitService").field("inner", &self.inner).field("settings", &self.settings).finish()
     }
 }
 
