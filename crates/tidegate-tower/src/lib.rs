@@ -117,3 +117,8 @@ pub use service::{RateLimitService, ResponseFuture};
 pub use settings::{Asked, Gathered, Gathering, Http, RateLimit};
 pub use stake::{Correction, Settle, Stake};
 pub use tower::{RateLimitLayer, Tower};
+
+/// The examples of the README are tests too.
+#[cfg(all(doctest, feature = "axum"))]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,12 +1,7 @@
 //! The settings of a rate limit over HTTP, and deciding by them: a request's facts become a hit, the answer a stake or a refusal. It knows no
 //! service, no body and no framework, so that each of those can have its own middleware of these.
 
-use std::{
-    fmt,
-    future::Future,
-    pin::Pin,
-    sync::Arc,
-};
+use std::{fmt, future::Future, pin::Pin, sync::Arc};
 
 use smallvec::SmallVec;
 use tidegate::{Decision, Held, Hit, Limiter, Memory, Store, StoreError};

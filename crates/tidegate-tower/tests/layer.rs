@@ -328,7 +328,10 @@ async fn what_a_response_means_for_the_charge() {
                     let response = service.oneshot(request).await;
                     if let Ok(response) = response {
                         // Told as it stands.
-                        assert_eq!(header_of(&response, "ratelimit").unwrap().split([';', '=']).nth(2).unwrap(), left.to_string());
+                        assert_eq!(
+                            header_of(&response, "ratelimit").unwrap().split([';', '=']).nth(2).unwrap(),
+                            left.to_string()
+                        );
                     }
                 }
             }
@@ -552,8 +555,7 @@ async fn dialects() {
         (Dialect::XRateLimit(Reset::Epoch), "x-ratelimit"),
         (Dialect::None, "ratelimit"),
     ] {
-        let (limiter, clock) =
-            limiter([Policy::new("loose", Quota::per_hour(100)), Policy::new("strict", Quota::per_minute(2))]);
+        let (limiter, clock) = limiter([Policy::new("loose", Quota::per_hour(100)), Policy::new("strict", Quota::per_minute(2))]);
         let service = RateLimitLayer::new(limiter).by(header("x-user")).dialect(dialect).layer(service_fn(ok));
         for (left, retry) in [(1, None), (0, None), (0, Some("60".to_owned()))] {
             let response = service.clone().oneshot(get_by("a")).await.unwrap();

@@ -1,7 +1,5 @@
 //! The limiter: policies and a store make decisions. Start reading here: `decide` is the whole path of a hit.
 
-#[cfg(feature = "waiting")]
-use std::{pin::Pin, time::Duration};
 use std::{
     fmt,
     sync::{
@@ -12,6 +10,8 @@ use std::{
         },
     },
 };
+#[cfg(feature = "waiting")]
+use std::{pin::Pin, time::Duration};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
