@@ -1,4 +1,5 @@
 //! Each example is run as it is, and is asked over a socket.
+#![allow(clippy::unwrap_used)]
 
 use std::{
     io::{BufRead, BufReader, Read, Write},

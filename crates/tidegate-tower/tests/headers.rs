@@ -1,4 +1,5 @@
 //! Headers as a parser of Structured Fields reads them that is not ours, for policies and quotas of any kind.
+#![allow(clippy::unwrap_used)]
 
 use std::time::Duration;
 

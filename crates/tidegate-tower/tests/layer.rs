@@ -1,4 +1,5 @@
 //! Every rule of the layer, over services that are made up and in a time that stands still.
+#![allow(clippy::unwrap_used)]
 
 use std::{
     convert::Infallible,
@@ -190,7 +191,8 @@ async fn addresses() {
         request
     };
     let proxied = || client_ip_behind(Proxies::networks(["10.0.0.0/8"]).unwrap());
-    let cases: [(fn() -> Fact, [Request<()>; 2], u16); 7] = [
+    type Case = (fn() -> Fact, [Request<()>; 2], u16);
+    let cases: [Case; 7] = [
         (client_ip, [from("203.0.113.7", "1.1.1.1"), from("203.0.113.7", "2.2.2.2")], 429),
         (client_ip, [from("203.0.113.7", "1.1.1.1"), from("203.0.113.8", "1.1.1.1")], 200),
         (client_ip, [from("203.0.113.7", ""), from("::ffff:203.0.113.7", "")], 429),

@@ -1,4 +1,5 @@
 //! The layer over a real Redis: what is under way when a request goes, and when the server does not answer.
+#![allow(clippy::unwrap_used)]
 
 use std::{
     convert::Infallible,
