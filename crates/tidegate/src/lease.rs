@@ -3,7 +3,7 @@
 use std::hash::{BuildHasher as _, RandomState};
 
 use crate::{
-    Algorithm, Decision, Hit, Limiter, Memory, Source, Store,
+    Algorithm, Decision, Hit, Limiter, Memory, Receipt, Source, Store,
     key::{Digester, Key},
     set::{PolicySet, Stance},
     store::{Ask, Intent},
@@ -38,6 +38,11 @@ pub(crate) fn number(hit: &Hit<'_>, key: &Key, digester: &Digester) -> u64 {
 }
 
 impl PolicySet {
+    /// Whether any of its policies does.
+    fn gives_leases(&self) -> bool {
+        self.policies.iter().any(|prepared| prepared.policy.algorithm == Algorithm::Concurrency)
+    }
+
     /// The leases that a hit is about.
     fn leases(&self, hit: &Hit<'_>, digester: &Digester) -> Vec<Lease> {
         let lease = |stance| match stance {
@@ -82,6 +87,10 @@ impl<S: Store> Limiter<S> {
     /// given is released: a [named](Hit::lease) lease that was held before stays.
     pub fn hold<'h>(&self, hit: impl Into<Hit<'h>>) -> S::Reply<Held<S>> {
         let hit = hit.into();
+        if !self.inner.set.load().gives_leases() {
+            // The usual case: a check. A lease that a policy gives which has come this very moment ends by itself.
+            return S::map(self.check(hit), |decision| Held { decision, grip: None });
+        }
         let own = anonymous();
         let leased = hit.leased(&own);
         // Made first: who gives up waiting for the answer gives up the lease that may have been given. One that has a name may be
@@ -96,7 +105,7 @@ impl<S: Store> Limiter<S> {
                 // Else the store may have given it, and its answer have been lost.
                 grip.leases.clear();
             }
-            Held { decision, grip }
+            Held { decision, grip: Some(grip) }
         })
     }
 
@@ -138,7 +147,8 @@ impl<S: Store> Limiter<S> {
 #[must_use = "the leases are released when this is dropped"]
 pub struct Held<S: Store = Memory> {
     decision: Decision,
-    grip: Grip<S>,
+    /// Nothing where no policy gives leases.
+    grip: Option<Grip<S>>,
 }
 
 /// The id of a lease that has no name.
@@ -163,20 +173,38 @@ impl<S: Store> Held<S> {
         &self.decision
     }
 
+    /// The proof of what was charged beside the leases, as [`Decision::take_receipt`].
+    pub fn take_receipt(&mut self) -> Option<Receipt> {
+        self.decision.take_receipt()
+    }
+
+    /// Whether there are leases to renew or to release.
+    pub fn has_leases(&self) -> bool {
+        self.is_allowed() && self.grip.as_ref().is_some_and(|grip| !grip.leases.is_empty())
+    }
+
     /// As [`Limiter::renew`].
     pub fn renew(&self) -> S::Reply<bool> {
         let allowed = self.is_allowed();
-        S::map(S::lease(&self.grip.limiter, self.grip.leases.clone(), true), move |held| held && allowed)
+        match &self.grip {
+            Some(grip) => S::map(S::lease(&grip.limiter, grip.leases.clone(), true), move |held| held && allowed),
+            None => S::known(allowed),
+        }
     }
 
     /// As [`Limiter::release`], for who wants to know that it is done.
     pub fn release(mut self) -> S::Reply<bool> {
-        self.grip.limiter.end(std::mem::take(&mut self.grip.leases))
+        match &mut self.grip {
+            Some(grip) => grip.limiter.end(std::mem::take(&mut grip.leases)),
+            None => S::known(false),
+        }
     }
 
     /// The decision alone: its leases end by themselves.
     pub fn into_decision(mut self) -> Decision {
-        self.grip.leases.clear();
+        if let Some(grip) = &mut self.grip {
+            grip.leases.clear();
+        }
         self.decision
     }
 }

@@ -10,6 +10,8 @@ use std::{
         },
     },
 };
+#[cfg(feature = "waiting")]
+use std::{pin::Pin, time::Duration};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
@@ -172,6 +174,34 @@ impl<S: Store> Limiter<S> {
     /// takes to come back; after that what was charged stays as it is.
     pub fn settle(&self, receipt: Receipt, actual: u64) -> S::Reply<Decision> {
         self.making_room(S::amend(self, receipt, Some(actual)))
+    }
+
+    /// Sees a future to its end though nobody awaits it, as where something is dropped. On a store that is elsewhere that is a task of the
+    /// runtime that the limiter was built in; in memory, where nothing has to be waited for, it is polled once, here.
+    ///
+    /// ```
+    /// use tidegate::{Limiter, Receipt, Store};
+    ///
+    /// fn give_back<S: Store>(limiter: &Limiter<S>, receipt: Receipt) {
+    ///     let refunded = S::told(limiter.refund(receipt));
+    ///     limiter.detach(async move { drop(refunded.await) });
+    /// }
+    /// # let limiter = Limiter::in_memory(tidegate::Quota::per_minute(1));
+    /// # give_back(&limiter, limiter.check("a").take_receipt().unwrap());
+    /// # assert_eq!(limiter.remaining("a"), Some(1));
+    /// ```
+    pub fn detach(&self, future: impl Future<Output = ()> + Send + 'static) {
+        S::detach(self, future);
+    }
+
+    /// Is ready when this limiter's clock has moved on by `duration`.
+    ///
+    /// # Panics
+    /// By the machine's clock, outside of a tokio runtime with a timer.
+    #[cfg(feature = "waiting")]
+    pub fn sleep(&self, duration: Duration) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        let micros = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
+        self.inner.clock.sleep_until(self.now().saturating_add(micros))
     }
 
     /// What is stored for the hit's key under one policy.

@@ -10,7 +10,7 @@ use std::{
 use crate::{Algorithm, Quota, algorithm::Terms, error::ReceiptError, key::Key};
 
 /// Proof of what one decision charged. It is used up by [`crate::Limiter::refund`] or [`crate::Limiter::settle`]; a
-/// second use, also of its text, gives nothing back.
+/// second use, also of a clone or of its text, gives nothing back.
 ///
 /// ```
 /// use tidegate::{Limiter, Quota, Receipt};
@@ -24,7 +24,7 @@ use crate::{Algorithm, Quota, algorithm::Terms, error::ReceiptError, key::Key};
 /// assert_eq!(limiter.remaining("user:42"), Some(10));
 /// # Ok::<(), tidegate::ReceiptError>(())
 /// ```
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use = "a receipt that is dropped can no longer be refunded"]
 pub struct Receipt {
     pub(crate) id: u64,

@@ -9,10 +9,8 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-#[cfg(feature = "waiting")]
-use crate::StoreError;
 use crate::{
-    Algorithm, Decision, Hit, Limiter, Ranked, Receipt,
+    Algorithm, Decision, Hit, Limiter, Ranked, Receipt, StoreError,
     algorithm::{Charge, Stored, Verdict},
     error::ConfigError,
     key::{Digester, Key},
@@ -36,6 +34,21 @@ pub trait Store: Sized + Send + Sync + 'static {
     /// What awaiting gives where others return a `T`: that, or on a store that is elsewhere a `Result` of it.
     #[cfg(feature = "waiting")]
     type Awaited<T: Send + 'static>: Send;
+
+    /// A future of what a reply comes to.
+    type Told<T: Send + 'static>: Future<Output = Result<T, StoreError>> + Send + Unpin + 'static;
+
+    /// What a reply comes to, for code that is for any store: memory always answers, and at once.
+    ///
+    /// ```
+    /// use tidegate::{Limiter, Store, StoreError};
+    ///
+    /// async fn is_allowed<S: Store>(limiter: &Limiter<S>, key: &str) -> Result<bool, StoreError> {
+    ///     let decision = S::told(limiter.check(key)).await?;
+    ///     Ok(decision.is_allowed())
+    /// }
+    /// ```
+    fn told<T: Send + 'static>(reply: Self::Reply<T>) -> Self::Told<T>;
 
     /// Begins to serve.
     #[doc(hidden)]
@@ -91,14 +104,17 @@ pub trait Store: Sized + Send + Sync + 'static {
     #[doc(hidden)]
     fn top(limiter: &Limiter<Self>, policy: u16, n: usize) -> Self::Reply<Vec<Ranked>>;
 
+    /// Sees to it that a future comes to its end.
+    #[doc(hidden)]
+    fn detach(limiter: &Limiter<Self>, future: impl Future<Output = ()> + Send + 'static);
+
+    /// A reply that is known already.
+    #[doc(hidden)]
+    fn known<T: Send + 'static>(value: T) -> Self::Reply<T>;
+
     /// One set of policies has come in the place of another.
     #[doc(hidden)]
     fn replaced(&self, old: &PolicySet, new: &PolicySet);
-
-    /// What a reply comes to.
-    #[doc(hidden)]
-    #[cfg(feature = "waiting")]
-    fn told<T: Send + 'static>(reply: Self::Reply<T>) -> impl Future<Output = Result<T, StoreError>> + Send;
 
     #[doc(hidden)]
     #[cfg(feature = "waiting")]

@@ -7,9 +7,12 @@ mod shards;
 mod snapshot;
 
 use std::{
+    future::{Ready, ready},
     hash::{BuildHasher, Hasher},
     io,
+    pin::pin,
     sync::Arc,
+    task::{Context, Waker},
 };
 
 use smallvec::SmallVec;
@@ -22,10 +25,8 @@ use self::{
     snapshot::Snapshots,
 };
 use super::{Amendment, Answer, Ask, Asks, Intent, Question, Records, Store};
-#[cfg(feature = "waiting")]
-use crate::StoreError;
 use crate::{
-    Algorithm, Decision, Hit, Limiter, Ranked, Receipt,
+    Algorithm, Decision, Hit, Limiter, Ranked, Receipt, StoreError,
     algorithm::{Evaluation, Stored, Verdict, registry},
     error::ConfigError,
     key::Key,
@@ -49,6 +50,12 @@ impl Store for Memory {
     type Reply<T: Send + 'static> = T;
     #[cfg(feature = "waiting")]
     type Awaited<T: Send + 'static> = T;
+    type Told<T: Send + 'static> = Ready<Result<T, StoreError>>;
+
+    #[inline]
+    fn told<T: Send + 'static>(reply: T) -> Self::Told<T> {
+        ready(Ok(reply))
+    }
 
     fn start(&mut self, max_keys: usize) -> Result<(), ConfigError> {
         self.ledger.bound(max_keys);
@@ -123,13 +130,17 @@ impl Store for Memory {
         prepared.denials.top(n, limiter.now()).into_iter().map(rank).collect()
     }
 
-    fn replaced(&self, old: &PolicySet, new: &PolicySet) {
-        Self::clear_gone(old, new);
+    /// Everything is answered at once, so it has no need to wait.
+    fn detach(_limiter: &Limiter, future: impl Future<Output = ()> + Send + 'static) {
+        let _ = pin!(future).poll(&mut Context::from_waker(Waker::noop()));
     }
 
-    #[cfg(feature = "waiting")]
-    fn told<T: Send + 'static>(reply: T) -> impl Future<Output = Result<T, StoreError>> + Send {
-        std::future::ready(Ok(reply))
+    fn known<T: Send + 'static>(value: T) -> T {
+        value
+    }
+
+    fn replaced(&self, old: &PolicySet, new: &PolicySet) {
+        Self::clear_gone(old, new);
     }
 
     #[cfg(feature = "waiting")]

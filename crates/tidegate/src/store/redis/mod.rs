@@ -215,6 +215,11 @@ fn has_certificate(pem: &[u8]) -> bool {
 impl Store for Redis {
     type Reply<T: Send + 'static> = Pending<T>;
     type Awaited<T: Send + 'static> = Result<T, StoreError>;
+    type Told<T: Send + 'static> = Pending<T>;
+
+    fn told<T: Send + 'static>(reply: Pending<T>) -> Pending<T> {
+        reply
+    }
 
     fn start(&mut self, max_keys: usize) -> Result<(), ConfigError> {
         self.local.start(max_keys)?;
@@ -369,15 +374,21 @@ impl Store for Redis {
         Box::pin(async move { inner.top(&set, &set.policies[usize::from(policy)], n).await })
     }
 
+    fn detach(limiter: &Limiter<Self>, future: impl Future<Output = ()> + Send + 'static) {
+        if let Some(runtime) = limiter.inner.store.runtime.get() {
+            runtime.spawn(future);
+        }
+    }
+
+    fn known<T: Send + 'static>(value: T) -> Pending<T> {
+        Box::pin(ready(Ok(value)))
+    }
+
     fn replaced(&self, old: &PolicySet, new: &PolicySet) {
         self.cache.clear();
         if let (Some(old), Some(new)) = (&old.local, &new.local) {
             self.local.replaced(old, new);
         }
-    }
-
-    fn told<T: Send + 'static>(reply: Pending<T>) -> impl Future<Output = Result<T, StoreError>> + Send {
-        reply
     }
 
     fn awaited<T: Send + 'static>(told: Result<T, StoreError>) -> Result<T, StoreError> {

@@ -1,0 +1,212 @@
+//! Where the attributes of a hit come from: facts of a request. It knows what can be asked of a request, and not which framework has
+//! made it.
+
+use std::{borrow::Cow, fmt, future::Future, io::Write as _, net::IpAddr, pin::Pin};
+
+use http::request::Parts;
+use smallvec::SmallVec;
+
+use crate::{Proxies, subscriber};
+
+/// What facts are made of: a request's head, whichever framework has it.
+pub trait Request: 'static {
+    /// The value of a header; the first, where there are several.
+    fn header(&self, name: &str) -> Option<&[u8]>;
+
+    /// All values of a header, in their order.
+    fn header_lines(&self, name: &str) -> impl DoubleEndedIterator<Item = &[u8]>;
+
+    /// Who is at the other end of the connection.
+    fn peer(&self) -> Option<IpAddr>;
+
+    /// The pattern of the route that was chosen: `/users/{id}`.
+    fn route(&self) -> Option<Cow<'_, str>>;
+
+    /// The value of a parameter of that route.
+    fn parameter(&self, name: &str) -> Option<String>;
+
+    /// What was put into the request by type.
+    fn extension<T: Send + Sync + 'static, U>(&self, look: impl FnOnce(&T) -> U) -> Option<U>;
+}
+
+/// The peer's address, where the server does not tell it by itself: put it into the request's extensions. What axum
+/// (`into_make_service_with_connect_info::<SocketAddr>`) and tonic tell is found without it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer(pub IpAddr);
+
+impl Request for Parts {
+    fn header(&self, name: &str) -> Option<&[u8]> {
+        self.headers.get(name).map(|value| value.as_bytes())
+    }
+
+    fn header_lines(&self, name: &str) -> impl DoubleEndedIterator<Item = &[u8]> {
+        self.headers.get_all(name).iter().map(|value| value.as_bytes())
+    }
+
+    fn peer(&self) -> Option<IpAddr> {
+        let peer = self.extensions.get().map(|Peer(address)| *address);
+        #[cfg(feature = "axum")]
+        let peer = peer.or_else(|| {
+            let info = self.extensions.get::<axum::extract::ConnectInfo<std::net::SocketAddr>>()?;
+            Some(info.0.ip())
+        });
+        #[cfg(feature = "grpc")]
+        let peer = peer.or_else(|| {
+            let info = self.extensions.get::<tonic::transport::server::TcpConnectInfo>()?;
+            info.remote_addr().map(|address| address.ip())
+        });
+        peer
+    }
+
+    fn route(&self) -> Option<Cow<'_, str>> {
+        #[cfg(feature = "axum")]
+        let route = self.extensions.get::<axum::extract::MatchedPath>().map(|path| path.as_str().into());
+        #[cfg(not(feature = "axum"))]
+        let route = None;
+        route
+    }
+
+    #[cfg(feature = "axum")]
+    fn parameter(&self, name: &str) -> Option<String> {
+        use std::task::{Context, Poll, Waker};
+
+        use axum::extract::{FromRequestParts, RawPathParams};
+
+        // What axum knows of parameters it tells to extractors alone, which are given parts to change.
+        let (mut parts, ()) = http::Request::new(()).into_parts();
+        parts.extensions = self.extensions.clone();
+        let extracted = std::pin::pin!(RawPathParams::from_request_parts(&mut parts, &()));
+        let Poll::Ready(Ok(parameters)) = extracted.poll(&mut Context::from_waker(Waker::noop())) else { return None };
+        parameters.iter().find(|(known, _)| *known == name).map(|(_, value)| value.to_owned())
+    }
+
+    #[cfg(not(feature = "axum"))]
+    fn parameter(&self, _name: &str) -> Option<String> {
+        None
+    }
+
+    fn extension<T: Send + Sync + 'static, U>(&self, look: impl FnOnce(&T) -> U) -> Option<U> {
+        self.extensions.get().map(look)
+    }
+}
+
+/// Where the value of an attribute comes from; what [`RateLimit::key`](crate::RateLimit::key) takes.
+///
+/// ```
+/// use http::request::Parts;
+/// use tidegate_tower::{Fact, extension, from_async_fn, from_fn, header, path_parameter, route};
+///
+/// #[derive(Clone)]
+/// struct User { id: u64 }
+///
+/// let facts: [Fact; 6] = [
+///     header("x-api-key"),
+///     route(),                                             // `/users/{id}`, by axum
+///     path_parameter("id"),
+///     extension(|user: &User| Some(user.id.to_string())), // put there by authentication
+///     from_fn(|request: &Parts| Some(request.uri.path().to_owned())),
+///     from_async_fn(|request: &Parts| {
+///         let host = request.uri.host().map(str::to_owned);
+///         async move { host }
+///     }),
+/// ];
+/// ```
+///
+/// Any bytes of any length do: a key is a digest of what is long.
+pub struct Fact<Q = Parts>(pub(crate) Kind<Q>);
+
+pub(crate) enum Kind<Q> {
+    Address(Proxies),
+    Now(Box<Now<Q>>),
+    Late(Box<Late<Q>>),
+}
+
+type Now<Q> = dyn for<'q> Fn(&'q Q) -> Option<Cow<'q, [u8]>> + Send + Sync;
+type Late<Q> = dyn Fn(&Q) -> Pin<Box<dyn Future<Output = Option<Vec<u8>>> + Send>> + Send + Sync;
+
+impl<Q> Fact<Q> {
+    fn now(fact: impl for<'q> Fn(&'q Q) -> Option<Cow<'q, [u8]>> + Send + Sync + 'static) -> Self {
+        Self(Kind::Now(Box::new(fact)))
+    }
+}
+
+/// The peer's address; headers are not believed. IPv6 addresses count by their /64, IPv4-mapped ones as IPv4.
+///
+/// Where the server does not tell the peer the request is refused with 500: it would not be limited otherwise. With axum, serve
+/// `app.into_make_service_with_connect_info::<SocketAddr>()`; elsewhere put a [`Peer`] into the extensions.
+pub fn client_ip<Q: Request>() -> Fact<Q> {
+    client_ip_behind(Proxies::none())
+}
+
+/// The client's address as these proxies tell it. See [`client_ip`].
+///
+/// ```
+/// use tidegate_tower::{Fact, Proxies, client_ip_behind};
+///
+/// let client: Fact = client_ip_behind(Proxies::networks(["10.0.0.0/8"])?);
+/// # Ok::<(), tidegate::NetworkError>(())
+/// ```
+pub fn client_ip_behind<Q: Request>(proxies: Proxies) -> Fact<Q> {
+    Fact(Kind::Address(proxies))
+}
+
+/// The value of a header; the first, where there are several. Who may write it must be known: a client can send what it likes.
+///
+/// # Panics
+/// When that is no name of a header.
+pub fn header<Q: Request>(name: &str) -> Fact<Q> {
+    let name = http::HeaderName::from_bytes(name.as_bytes()).unwrap_or_else(|_| panic!("`{name}` cannot name a header"));
+    Fact::now(move |request: &Q| request.header(name.as_str()).map(Cow::Borrowed))
+}
+
+/// The pattern of the route that was chosen, such as `/users/{id}`.
+pub fn route<Q: Request>() -> Fact<Q> {
+    Fact::now(|request: &Q| match request.route()? {
+        Cow::Borrowed(route) => Some(Cow::Borrowed(route.as_bytes())),
+        Cow::Owned(route) => Some(Cow::Owned(route.into_bytes())),
+    })
+}
+
+/// The value of a parameter of the route, decoded.
+pub fn path_parameter<Q: Request>(name: impl Into<String>) -> Fact<Q> {
+    let name = name.into();
+    Fact::now(move |request: &Q| request.parameter(&name).map(|value| Cow::Owned(value.into_bytes())))
+}
+
+/// Something of what was put into the request's extensions, as by authentication.
+pub fn extension<Q: Request, T: Send + Sync + 'static, V: Into<Vec<u8>>>(
+    look: impl Fn(&T) -> Option<V> + Send + Sync + 'static,
+) -> Fact<Q> {
+    Fact::now(move |request: &Q| request.extension(&look).flatten().map(|value| Cow::Owned(value.into())))
+}
+
+/// What a closure makes of a request.
+pub fn from_fn<Q: Request, V: Into<Vec<u8>>>(fact: impl Fn(&Q) -> Option<V> + Send + Sync + 'static) -> Fact<Q> {
+    Fact::now(move |request: &Q| fact(request).map(|value| Cow::Owned(value.into())))
+}
+
+/// What a closure makes of a request in a while. Its future takes with it what it needs of the request.
+pub fn from_async_fn<Q: Request, V: Into<Vec<u8>>, F: Future<Output = Option<V>> + Send + 'static>(
+    fact: impl Fn(&Q) -> F + Send + Sync + 'static,
+) -> Fact<Q> {
+    Fact(Kind::Late(Box::new(move |request: &Q| {
+        let value = fact(request);
+        Box::pin(async move { value.await.map(Into::into) })
+    })))
+}
+
+impl<Q> fmt::Debug for Fact<Q> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Kind::Address(proxies) => f.debug_tuple("Fact").field(proxies).finish(),
+            Kind::Now(_) | Kind::Late(_) => f.debug_tuple("Fact").finish_non_exhaustive(),
+        }
+    }
+}
+
+/// An address as text, which is what conditions on networks read: the client's, or of IPv6 its /64's.
+pub(crate) fn address_text(address: IpAddr) -> SmallVec<[u8; 40]> {
+    let mut text = SmallVec::new();
+    let _ = write!(text, "{}", subscriber(address));
+    text
+}

@@ -1,0 +1,365 @@
+//! The settings of a rate limit over HTTP, and deciding by them: a request's facts become a hit, the answer a stake or a refusal. It knows no
+//! service, no body and no framework, so that each of those can have its own middleware of these.
+
+use std::{fmt, future::Future, pin::Pin, sync::Arc};
+
+use smallvec::SmallVec;
+use tidegate::{Decision, Held, Hit, Limiter, Memory, Store, StoreError};
+
+use crate::{
+    Correction, Dialect, Fact, Refusal, Request, Settle, Stake, Tower,
+    key::{Kind, address_text},
+    stake::Claim,
+};
+
+/// A framework's types, which is what settings are told of its requests and responses.
+pub trait Http: 'static {
+    /// The head of a request.
+    type Request: Request;
+    /// The head of a response.
+    type Response: 'static;
+    /// What a [custom denial](RateLimit::denial) is.
+    type Denial: 'static;
+}
+
+/// By what requests are limited, and what is told to who is. With tower it is a [layer](crate::RateLimitLayer).
+///
+/// ```
+/// use tidegate::{Hit, Limiter, Policy, Quota};
+/// use tidegate_tower::{RateLimitLayer, client_ip, header};
+///
+/// let limiter = Limiter::builder()
+///     .policy(Policy::new("per-user", Quota::per_minute(100)).key(["user"]))
+///     .policy(Policy::new("per-address", Quota::per_minute(1_000)).key(["ip"]))
+///     .build()?;
+/// let layer = RateLimitLayer::new(limiter).key("user", header("x-user")).key("ip", client_ip());
+/// # Ok::<(), tidegate::ConfigError>(())
+/// ```
+///
+/// Clones, and services made of it, share one limiter.
+pub struct RateLimit<S: Store = Memory, H: Http = Tower> {
+    limiter: Limiter<S>,
+    keys: Vec<Key<H::Request>>,
+    skips: Vec<Arc<Skip<H>>>,
+    cost: Option<Arc<Cost<H>>>,
+    charge_if: Option<Arc<ChargeIf<H>>>,
+    settle_with: Option<Arc<SettleWith<H>>>,
+    settle_by_handler: bool,
+    on_decision: Option<Arc<OnDecision<H>>>,
+    denial: Option<Arc<Deny<H>>>,
+    dialect: Dialect,
+}
+
+struct Key<Q> {
+    name: Arc<str>,
+    fact: Arc<Fact<Q>>,
+    is_required: bool,
+}
+
+type Skip<H> = dyn Fn(&<H as Http>::Request) -> bool + Send + Sync;
+type Cost<H> = dyn Fn(&<H as Http>::Request) -> u64 + Send + Sync;
+type ChargeIf<H> = dyn Fn(&<H as Http>::Response) -> bool + Send + Sync;
+type SettleWith<H> = dyn Fn(&<H as Http>::Response) -> Option<u64> + Send + Sync;
+type OnDecision<H> = dyn Fn(&Decision, &<H as Http>::Request) + Send + Sync;
+type Deny<H> = dyn Fn(&Refusal, &<H as Http>::Request) -> <H as Http>::Denial + Send + Sync;
+
+impl<S: Store, H: Http> RateLimit<S, H> {
+    /// Limits by the policies of `limiter`, once [`by`](Self::by) or [`key`](Self::key) says whose attributes they are keyed by.
+    pub fn new(limiter: Limiter<S>) -> Self {
+        Self {
+            limiter,
+            keys: Vec::new(),
+            skips: Vec::new(),
+            cost: None,
+            charge_if: None,
+            settle_with: None,
+            settle_by_handler: false,
+            on_decision: None,
+            denial: None,
+            dialect: Dialect::default(),
+        }
+    }
+
+    /// What a limiter of one simple quota ([`Limiter::in_memory`]) counts by: the attribute `key`.
+    #[must_use]
+    pub fn by(self, fact: Fact<H::Request>) -> Self {
+        self.key("key", fact)
+    }
+
+    /// An attribute that policies are keyed by, or have conditions on. Policies whose attributes a request does not have do not apply
+    /// to it.
+    #[must_use]
+    pub fn key(self, attribute: impl Into<Arc<str>>, fact: Fact<H::Request>) -> Self {
+        self.with(Key { name: attribute.into(), fact: Arc::new(fact), is_required: false })
+    }
+
+    /// The same, and requests that do not have it are refused with 400.
+    #[must_use]
+    pub fn require(self, attribute: impl Into<Arc<str>>, fact: Fact<H::Request>) -> Self {
+        self.with(Key { name: attribute.into(), fact: Arc::new(fact), is_required: true })
+    }
+
+    fn with(mut self, key: Key<H::Request>) -> Self {
+        self.keys.push(key);
+        self
+    }
+
+    /// Requests that are not limited, nor counted: health checks, preflights. Any of several such rules is enough.
+    #[must_use]
+    pub fn skip_if(mut self, skip: impl Fn(&H::Request) -> bool + Send + Sync + 'static) -> Self {
+        self.skips.push(Arc::new(skip));
+        self
+    }
+
+    /// What a request costs; 1 unless set.
+    #[must_use]
+    pub fn cost(self, cost: impl Fn(&H::Request) -> u64 + Send + Sync + 'static) -> Self {
+        Self { cost: Some(Arc::new(cost)), ..self }
+    }
+
+    /// Counts only requests whose response is such. They are charged before they run, so that requests in parallel cannot slip by, and
+    /// given back if the response is not such, or if there is none: the service has failed or panicked, or the client has gone.
+    ///
+    /// ```
+    /// # use tidegate::{Limiter, Quota};
+    /// # use tidegate_tower::{RateLimitLayer, client_ip};
+    /// # let limiter = Limiter::in_memory(Quota::per_minute(5));
+    /// // Failed logins only.
+    /// let layer = RateLimitLayer::new(limiter).by(client_ip()).charge_if(|response| response.status == 401);
+    /// # let limiter = Limiter::in_memory(Quota::per_minute(5));
+    /// // Not what has failed by our fault.
+    /// let layer = RateLimitLayer::new(limiter).by(client_ip()).charge_if(|response| !response.status.is_server_error());
+    /// ```
+    #[must_use]
+    pub fn charge_if(self, charge_if: impl Fn(&H::Response) -> bool + Send + Sync + 'static) -> Self {
+        Self { charge_if: Some(Arc::new(charge_if)), ..self }
+    }
+
+    /// Corrects what was charged to what the response says, if it says so.
+    #[must_use]
+    pub fn settle_with(self, actual: impl Fn(&H::Response) -> Option<u64> + Send + Sync + 'static) -> Self {
+        Self { settle_with: Some(Arc::new(actual)), ..self }
+    }
+
+    /// Corrects what was charged to what the handler says, by the [`Settle`] in the request's extensions, until the end of the body.
+    #[must_use]
+    pub fn settle_by_handler(self) -> Self {
+        Self { settle_by_handler: true, ..self }
+    }
+
+    /// Is called with each decision, allowed or denied: for metrics. No label should be made of keys, which anybody can make up.
+    #[must_use]
+    pub fn on_decision(self, hook: impl Fn(&Decision, &H::Request) + Send + Sync + 'static) -> Self {
+        Self { on_decision: Some(Arc::new(hook)), ..self }
+    }
+
+    /// What is answered to who is refused, in the place of problem+json. The headers of the dialect are added to it.
+    #[must_use]
+    pub fn denial(self, denial: impl Fn(&Refusal, &H::Request) -> H::Denial + Send + Sync + 'static) -> Self {
+        Self { denial: Some(Arc::new(denial)), ..self }
+    }
+
+    /// The headers of responses.
+    #[must_use]
+    pub fn dialect(self, dialect: Dialect) -> Self {
+        Self { dialect, ..self }
+    }
+
+    /// The limiter.
+    pub fn limiter(&self) -> &Limiter<S> {
+        &self.limiter
+    }
+}
+
+/// What a middleware is made of, in the order in which it calls it.
+impl<S: Store, H: Http> RateLimit<S, H> {
+    /// The facts that have to be awaited, if there are any.
+    pub fn gather(&self, request: &H::Request) -> Option<Gathering> {
+        let late = |key: &Key<H::Request>| match &key.fact.0 {
+            Kind::Late(fact) => Some(fact(request)),
+            Kind::Address(_) | Kind::Now(_) => None,
+        };
+        if !self.keys.iter().any(|key| matches!(key.fact.0, Kind::Late(_))) || self.skips(request) {
+            return None;
+        }
+        let facts: Vec<_> = self.keys.iter().filter_map(late).collect();
+        Some(Box::pin(async move {
+            let mut gathered = Vec::with_capacity(facts.len());
+            for fact in facts {
+                gathered.push(fact.await);
+            }
+            gathered
+        }))
+    }
+
+    fn skips(&self, request: &H::Request) -> bool {
+        self.skips.iter().any(|skip| skip(request))
+    }
+
+    /// Asks the limiter about a request. `gathered` is what [`gather`](Self::gather) has come to.
+    pub fn ask(&self, request: &H::Request, gathered: Gathered) -> Asked<S> {
+        if self.skips(request) {
+            return Asked::Skipped;
+        }
+        let mut gathered = gathered.into_iter();
+        let mut values = SmallVec::<[(&str, Value<'_>); 2]>::new();
+        for Key { name, fact, is_required } in &self.keys {
+            let value = match &fact.0 {
+                Kind::Address(proxies) => {
+                    let lines = proxies.header().map(|name| request.header_lines(name));
+                    match proxies.client(request.peer(), lines.into_iter().flatten()) {
+                        Some(address) => Some(Value::Address(address_text(address))),
+                        None => return Asked::Refused(Refusal::NoAddress),
+                    }
+                }
+                Kind::Now(fact) => fact(request).map(Value::Fact),
+                Kind::Late(_) => gathered.next().flatten().map(|value| Value::Fact(value.into())),
+            };
+            match value {
+                Some(value) => values.push((name, value)),
+                None if *is_required => return Asked::Refused(Refusal::Missing(name.to_string())),
+                None => {}
+            }
+        }
+        let mut hit = Hit::new();
+        for (name, value) in &values {
+            hit = hit.attribute(name, value.bytes());
+        }
+        if let Some(cost) = &self.cost {
+            hit = hit.cost(cost(request));
+        }
+        Asked::Asking(S::told(self.limiter.hold(hit)))
+    }
+
+    /// What the answer means for a request.
+    ///
+    /// # Errors
+    /// When it is not to reach the service.
+    pub fn admit(&self, told: Result<Held<S>, StoreError>, request: &H::Request) -> Result<Stake<S>, Refusal> {
+        let mut held = told.map_err(Refusal::Store)?;
+        if let Some(hook) = &self.on_decision {
+            hook(held.decision(), request);
+        }
+        if !held.is_allowed() {
+            #[cfg(feature = "tracing")]
+            trace(held.decision());
+            // A clone: where the store has not answered, what it may have given is given up with the rest.
+            return Err(Refusal::Denied(Box::new(held.decision().clone())));
+        }
+        let claim = if self.charge_if.is_some() || self.settle_with.is_some() || self.settle_by_handler {
+            let receipt = held.take_receipt();
+            let settle = self.settle_by_handler.then(Settle::default);
+            Some(Claim { limiter: self.limiter.clone(), receipt, settle, is_provisional: self.charge_if.is_some() })
+        } else {
+            None
+        };
+        Ok(Stake::new(&self.limiter, held, claim))
+    }
+
+    /// What a response means for what was charged; to be awaited before the response goes on, so that who has read it finds it done.
+    pub fn answered(&self, stake: &mut Stake<S>, response: &H::Response) -> Option<Correction<S>> {
+        let charged = self.charge_if.as_ref().is_none_or(|charge_if| charge_if(response));
+        let actual = self.settle_with.as_ref().and_then(|settle_with| settle_with(response));
+        stake.answered(charged, actual)
+    }
+
+    /// Whether a response can mean anything for what was charged.
+    pub fn judges(&self) -> bool {
+        self.charge_if.is_some() || self.settle_with.is_some()
+    }
+
+    /// Gives back what was charged for a request that has gone before it was answered.
+    pub fn abandon(&self, mut told: S::Told<Held<S>>) {
+        let limiter = self.limiter.clone();
+        self.limiter.detach(async move {
+            if let Ok(mut held) = (&mut told).await
+                && let Some(receipt) = held.take_receipt()
+            {
+                let _ = S::told(limiter.refund(receipt)).await;
+            }
+        });
+    }
+
+    /// The denial that was set in the place of problem+json.
+    pub fn custom_denial(&self, refusal: &Refusal, request: &H::Request) -> Option<H::Denial> {
+        self.denial.as_ref().map(|denial| denial(refusal, request))
+    }
+
+    /// The dialect that was set.
+    pub fn headers(&self) -> Dialect {
+        self.dialect
+    }
+}
+
+/// The policy and the wait, and nothing that a user has sent.
+#[cfg(feature = "tracing")]
+fn trace(decision: &Decision) {
+    if let Some(outcome) = decision.strictest() {
+        let (policy, source) = (outcome.policy(), outcome.source());
+        tracing::debug!(policy, retry_after = ?outcome.retry_after(), ?source, "request denied");
+    }
+}
+
+/// What has been asked about a request.
+pub enum Asked<S: Store> {
+    /// A rule says that it is not limited.
+    Skipped,
+    /// It cannot be decided.
+    Refused(Refusal),
+    /// The answer, which is for [`RateLimit::admit`] or [`RateLimit::abandon`].
+    Asking(S::Told<Held<S>>),
+}
+
+/// Facts that are awaited, and what they have come to.
+pub type Gathering = Pin<Box<dyn Future<Output = Gathered> + Send>>;
+/// In the order of the keys that are awaited.
+pub type Gathered = Vec<Option<Vec<u8>>>;
+
+enum Value<'q> {
+    Address(SmallVec<[u8; 40]>),
+    Fact(std::borrow::Cow<'q, [u8]>),
+}
+
+impl Value<'_> {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Address(text) => text,
+            Self::Fact(fact) => fact,
+        }
+    }
+}
+
+impl<Q> Clone for Key<Q> {
+    fn clone(&self) -> Self {
+        Self { name: Arc::clone(&self.name), fact: Arc::clone(&self.fact), is_required: self.is_required }
+    }
+}
+
+impl<S: Store, H: Http> Clone for RateLimit<S, H> {
+    /// The same settings and the same limiter.
+    fn clone(&self) -> Self {
+        Self {
+            limiter: self.limiter.clone(),
+            keys: self.keys.clone(),
+            skips: self.skips.clone(),
+            cost: self.cost.clone(),
+            charge_if: self.charge_if.clone(),
+            settle_with: self.settle_with.clone(),
+            settle_by_handler: self.settle_by_handler,
+            on_decision: self.on_decision.clone(),
+            denial: self.denial.clone(),
+            dialect: self.dialect,
+        }
+    }
+}
+
+impl<S: Store, H: Http> fmt::Debug for RateLimit<S, H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let keys: Vec<_> = self.keys.iter().map(|key| &key.name).collect();
+        f.debug_struct("RateLimit")
+            .field("limiter", &self.limiter)
+            .field("keys", &keys)
+            .field("dialect", &self.dialect)
+            .finish_non_exhaustive()
+    }
+}

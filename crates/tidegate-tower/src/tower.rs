@@ -1,0 +1,79 @@
+//! The layer for tower: services of `http`'s requests and responses.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Response, header, request, response};
+use tidegate::{Decision, Memory, Store};
+use tower_layer::Layer;
+
+use crate::{Dialect, Http, PROBLEM_JSON, RateLimit, Refusal, service::RateLimitService};
+
+/// A rate limit for any service of `http` requests: axum, tonic, hyper. All that can be set is in [`RateLimit`].
+///
+/// ```
+/// use axum::{Router, routing::get};
+/// use tidegate::{Limiter, Quota};
+/// use tidegate_tower::{RateLimitLayer, client_ip};
+///
+/// let limiter = Limiter::in_memory(Quota::per_minute(100));
+/// let app: Router = Router::new()
+///     .route("/", get(|| async { "hello" }))
+///     .layer(RateLimitLayer::new(limiter).by(client_ip()));
+/// ```
+pub type RateLimitLayer<S = Memory> = RateLimit<S, Tower>;
+
+/// The types of `http`, which tower's services speak.
+#[derive(Debug)]
+pub enum Tower {}
+
+impl Http for Tower {
+    type Request = request::Parts;
+    type Response = response::Parts;
+    type Denial = Response<Bytes>;
+}
+
+impl<S: Store, I> Layer<I> for RateLimit<S, Tower> {
+    type Service = RateLimitService<I, S>;
+
+    fn layer(&self, inner: I) -> Self::Service {
+        RateLimitService::new(inner, Arc::new(self.clone()))
+    }
+}
+
+impl<S: Store> RateLimit<S, Tower> {
+    /// The response to who is refused.
+    pub(crate) fn refuse(&self, refusal: &Refusal, request: &request::Parts) -> Response<Bytes> {
+        let mut response = self.custom_denial(refusal, request).unwrap_or_else(|| denial(refusal, request));
+        if let Some(decision) = refusal.decision() {
+            put(self.headers(), decision, response.headers_mut());
+        }
+        response
+    }
+}
+
+/// What is answered unless something else was set.
+fn denial(refusal: &Refusal, request: &request::Parts) -> Response<Bytes> {
+    #[cfg(feature = "grpc")]
+    if crate::grpc::is_grpc(request) {
+        return crate::grpc::denial(refusal);
+    }
+    #[cfg(not(feature = "grpc"))]
+    let _ = request;
+    let mut response = Response::new(Bytes::from(refusal.body()));
+    *response.status_mut() = http::StatusCode::from_u16(refusal.status()).expect("one of HTTP's");
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(PROBLEM_JSON));
+    response
+}
+
+/// Lists go on where another limit has begun them; of what is told once, the innermost limit's is kept.
+pub(crate) fn put(dialect: Dialect, decision: &Decision, headers: &mut HeaderMap) {
+    dialect.each(decision, |name, value| {
+        let value = HeaderValue::from_bytes(value).expect("names of policies and numbers");
+        if dialect == Dialect::Draft && name != header::RETRY_AFTER {
+            headers.append(name, value);
+        } else {
+            headers.entry(name).or_insert(value);
+        }
+    });
+}
