@@ -162,23 +162,9 @@ impl<A: FnMut(&Config) -> Result<(), Problems>> Reloader<A> {
                 _ = poll.tick() => Cause::Watch,
             };
             self.folders.follow(&self.sources);
-            let text = self.settled(pace).await;
+            let text = settled(&self.sources, pace).await;
             self.take(&cause, text);
         }
-    }
-
-    /// What is in the file, once it stays the same. Told of changes in a row, this looks at it no more often than that either.
-    async fn settled(&self, pace: &Pace) -> Result<String, Problems> {
-        let mut text = self.sources.text();
-        for _ in 0..MAX_WAITS {
-            sleep(pace.quiet).await;
-            let later = self.sources.text();
-            if later == text {
-                break;
-            }
-            text = later;
-        }
-        text
     }
 
     fn take(&mut self, cause: &Cause, text: Result<String, Problems>) {
@@ -215,6 +201,20 @@ impl<A: FnMut(&Config) -> Result<(), Problems>> Reloader<A> {
         (self.apply)(&config)?;
         Ok(config)
     }
+}
+
+/// What is in the file, once it stays the same. Told of changes in a row, this looks at it no more often than that either.
+async fn settled(sources: &Sources, pace: &Pace) -> Result<String, Problems> {
+    let mut text = sources.text();
+    for _ in 0..MAX_WAITS {
+        sleep(pace.quiet).await;
+        let later = sources.text();
+        if later == text {
+            break;
+        }
+        text = later;
+    }
+    text
 }
 
 /// Keys that differ and of which a running process cannot take note.

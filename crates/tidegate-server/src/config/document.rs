@@ -30,20 +30,17 @@ pub(super) struct Document<'a> {
 impl<'a> Document<'a> {
     pub(super) fn parse(text: &'a str) -> Result<Self, Problems> {
         // A syntax error can make others of what follows: only the first is told.
-        let tree = DeTable::parse(text).map_err(|error| Problem::at(text, error.span().unwrap_or_default(), error.message()))?;
+        let tree = DeTable::parse(text).map_err(|error| problem(text, &error))?;
         Ok(Self { text, tree })
     }
 
     /// The settings, each by itself what it should be.
     pub(super) fn config(&self) -> Result<Config, Problems> {
         let read = |tree| Config::deserialize(Deserializer::from(tree));
-        let wrong = |error: toml::de::Error| {
-            Problem::at(self.text, error.span().unwrap_or_default(), words::plain(error.message()))
-        };
         read(self.tree.clone()).map_err(|first| {
             // Read piece by piece, each stops at a mistake of its own.
             let each = self.pieces().into_iter().filter_map(|piece| read(piece).err());
-            Problems::new([first].into_iter().chain(each).map(wrong).collect())
+            Problems::new([first].into_iter().chain(each).map(|error| problem(self.text, &error)).collect())
         })
     }
 
@@ -98,4 +95,8 @@ impl<'a> Document<'a> {
         }
         Some(value.span())
     }
+}
+
+fn problem(text: &str, error: &toml::de::Error) -> Problem {
+    Problem::at(text, error.span().unwrap_or_default(), words::plain(error.message()))
 }

@@ -9,6 +9,7 @@ pub(crate) fn plain(message: &str) -> String {
         (Some("unknown"), Some("variant"), [found, known @ ..]) => unknown("word", found, known),
         (Some("missing"), Some("field"), [missing]) => format!("`{missing}` is missing; write {}", example(missing)),
         (Some("invalid"), Some("type:" | "value:"), _) => mistaken(message),
+        (Some("duplicate"), Some("key"), _) => "this is written twice; keep one of them".to_owned(),
         _ => message.to_owned(),
     }
 }
@@ -27,8 +28,18 @@ pub(crate) fn unknown(what: &str, found: &str, known: &[&str]) -> String {
 
 /// "invalid type: string "ten", expected u32" and the like.
 fn mistaken(message: &str) -> String {
+    if message == "invalid type: map, expected a sequence" {
+        return "there can be several of these; write the name in double brackets, as in [[policy]]".to_owned();
+    }
     let (found, expected) = message.split_once(", expected ").unwrap_or((message, "something else"));
     let found = found.trim_start_matches("invalid type: ").trim_start_matches("invalid value: ");
+    // A text is not repeated: it may hold a password.
+    let found = match found.split_whitespace().next() {
+        Some("string") => "a text".to_owned(),
+        Some("map") => "a table".to_owned(),
+        Some("sequence") => "a list".to_owned(),
+        _ => found.replacen("integer", "the number", 1).replacen("floating point", "the number", 1),
+    };
     let expected = match expected {
         "a nonzero u16" | "a nonzero u32" | "a nonzero u64" | "a nonzero usize" => "a whole number above 0, without quotes",
         "u16" | "u32" | "u64" | "usize" => "a whole number, without quotes",
@@ -40,7 +51,7 @@ fn mistaken(message: &str) -> String {
         struct_name if struct_name.starts_with("struct ") => "a table",
         other => other,
     };
-    format!("this is {}; write {expected}", found.replacen("integer", "the number", 1).replacen("string", "the text", 1))
+    format!("this is {found}; write {expected}")
 }
 
 fn example(key: &str) -> &str {

@@ -1,20 +1,17 @@
 //! Configuration files as people write them: what is right, what is wrong, and what is said of it.
 
 mod mistakes;
+mod reference;
 mod starter;
 
-/// The keys of the schema, tables before what is in them: `store`, `store.url`, `policy`, `policy.calendar.zone`...
-fn keys() -> Vec<String> {
-    fn walk(schema: &serde_json::Value, under: &str, keys: &mut Vec<String>) {
-        for (name, inner) in schema["properties"].as_object().into_iter().flatten() {
-            let key = if under.is_empty() { name.clone() } else { format!("{under}.{name}") };
-            keys.push(key.clone());
-            let alternatives = inner["anyOf"].as_array().into_iter().flatten();
-            let values = inner["additionalProperties"]["anyOf"].as_array().into_iter().flatten();
-            [inner, &inner["items"]].into_iter().chain(alternatives).chain(values).for_each(|inner| walk(inner, &key, keys));
-        }
+use std::{env, fs, path::Path};
+
+/// Compares `text` with what is in a file of the repository; writes it there if `TIDEGATE_BLESS` is set.
+fn check_file(path: &str, text: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+    if env::var_os("TIDEGATE_BLESS").is_some() {
+        fs::write(&path, text).expect("it can be written");
     }
-    let mut keys = Vec::new();
-    walk(&tidegate_server::config::Config::schema(), "", &mut keys);
-    keys
+    let there = fs::read_to_string(&path).expect("it can be read");
+    assert!(there == text, "{} is not up to date; TIDEGATE_BLESS=1 writes it, then look at the difference", path.display());
 }

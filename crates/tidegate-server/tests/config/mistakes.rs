@@ -1,33 +1,43 @@
-//! Wrong files, and what is said of each.
+//! Wrong files, and what is said of each: `mistakes.txt` is the table.
 
 use tidegate_server::config::parse;
 
+const TABLE: &str = include_str!("mistakes.txt");
+const BETWEEN: &str = "\n================\n";
+const ARROW: &str = "\n----------------\n";
+
 #[test]
-fn probe() {
+fn each_mistake_is_told_with_its_place_and_what_to_write_instead() {
+    let said = |case: &str| {
+        let (text, _) = case.trim_end().split_once(ARROW).expect("a file and what is said of it");
+        let said = parse(text).expect_err(text);
+        format!("{text}{ARROW}{said}")
+    };
+    let table: Vec<String> = TABLE.split(BETWEEN).map(said).collect();
+    super::check_file("tests/config/mistakes.txt", &format!("{}\n", table.join(BETWEEN)));
+}
+
+#[test]
+fn no_mistake_shows_a_password() {
     for text in [
-        "[[policy]]\nname = \"a\"\nquotta = \"100/min\"",
-        "[[policy]]\nname = \"a\"\nquota = \"100/fortnight\"\n[stor]\nurl=1\na=2\n[listen]\nhttp = 8080\ngrpc=\"x\"",
-        "[[policy]]\nquota = \"100/min\"",
-        "[[policy]]\nname = \"a\"\n\n[[policy]]\nname=\"b\"\nquota=\"1/s burst 2\"\n[[policy]]\nname=\"b\"\nquota=\"1/s\"\n[[policy]]\nname=\"b\"\nquota=\"1/s\"",
-        "[[policy]]\nname = \"a\"\ncalendar = { limit = 5, per = \"month\", zone = \"Berlin\" }",
-        "[[policy]]\nname = \"a\"\ncalendar = { limit = 5, per = \"moth\" }",
-        "[[policy]]\nname = \"a\"\ncalendar = { limit = 5, per = \"day\" }\nalgorithm = \"gcra\"",
-        "[[policy]]\nname = \"a\"\nconcurrency = { limit = 5, ttl = \"0s\" }",
-        "[[policy]]\nname = \"a\"\nconcurrency = { limit = 5 }",
-        "[[policy]]\nname = \"a\"\nquota = \"1/s\"\nblocked = [[\"a\", \"b\"]]",
-        "[[policy]]\nname = \"a\"\nquota = \"1/s\"\nmatch = { ip = { network = \"x\" } }",
-        "[[policy]]\nname = \"a\"\nquota = \"1/s\"\nmatch = { ip = { net = \"x\" } }",
-        "[[policy]]\nname = \"a\"\nquota = \"1/s\"\nmatch = { ip = 7 }",
-        "[[policy]]\nname = \"a\"\nquota = \"1/s\"\nresolution = -1\nalgorithm=\"sliding-windo\"",
-        "[[policy]\nname = \"a\"\n",
-        "[store]\nurl = \"memory\nb = 1\n",
-        "[store]\nurl = \"memory\"\nurl = \"memory\"\n",
-        "[store]\nurl = \"redsi://:hunter2@host/\"\ninstances = 0\nmax_keys=\"many\"",
-        "[forward_auth]\nattributes = { ip = \"addres\" }\n[log]\nlevel = \"verbose\"",
-        "[policy]\nname = \"a\"\n",
-        "policy = 3\nstore = 4",
-        "[admin]\nallowed_hosts = \"x\"\nread_token_file=4\n[decision_log]\nhash_keys=\"yes\"\nsample_rate=\"a\"",
+        "store.url = \"redsi://:hunter2@host/\"",
+        "store.url = \"redis://:hunter2@host/",
+        "store.url = [\"redis://:hunter2@host/\"]",
+        "[store]\nurll = \"redis://:hunter2@host/\"",
+        "store = \"redis://:hunter2@host/\"",
     ] {
-        println!("-----\n{text}\n=>\n{}", parse(text).map_or_else(|e| e.to_string(), |_| "OK".to_owned()));
+        let said = parse(text).expect_err("wrong").to_string();
+        assert!(!said.contains("hunter2"), "{said}");
+    }
+}
+
+#[test]
+fn whatever_is_cut_off_or_changed_is_told_and_never_a_panic() {
+    let text = tidegate_server::config::STARTER.replace("\n# ", "\n");
+    for end in (0..text.len()).filter(|end| text.is_char_boundary(*end)) {
+        let _ = parse(&text[..end]).map_err(|problems| problems.to_string());
+    }
+    for text in ["\u{feff}[stor]", "a = \"é\"\n", "é = 1", "\t\t[stor]\r\n", "[store]\nurl = \"\u{1F980}\"", "a.b.c = 1", "\0"] {
+        assert!(!parse(text).expect_err(text).to_string().is_empty());
     }
 }
