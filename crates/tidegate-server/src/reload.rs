@@ -87,7 +87,8 @@ impl Reload {
         let told = Arc::new(Notify::new());
         let mut reloader = Reloader {
             folders: Folders::new(&sources, &told),
-            seen: sources.text().map_err(|problems| problems.to_string()),
+            // It may have changed since it was loaded: then it is as if it had not been seen.
+            seen: sources.text().ok().filter(|text| sources.load_text(text).as_ref() == Ok(&config)).ok_or_else(String::new),
             sources,
             started: config,
             newest,

@@ -28,7 +28,9 @@ pub const SETTINGS: &[Setting] = &[
     flag("TIDEGATE_RESP", "--resp", "listen.resp", |config, text| put(&mut config.listen.resp, text)),
     flag("TIDEGATE_ADMIN", "--admin", "listen.admin", |config, text| put(&mut config.listen.admin, text)),
     flag("TIDEGATE_STORE", "--store", "store.url", |config, text| put(&mut config.store.url, text)),
-    variable("TIDEGATE_STORE_PASSWORD_FILE", "store.password_file", |config, text| put_some(&mut config.store.password_file, text)),
+    variable("TIDEGATE_STORE_PASSWORD_FILE", "store.password_file", |config, text| {
+        put_some(&mut config.store.password_file, text)
+    }),
     variable("TIDEGATE_STORE_INSTANCES", "store.instances", |config, text| {
         let wrong = || format!("`{}` is not a number of servers; write a whole number above 0", text.escape_debug());
         config.store.instances = text.parse().map_err(|_| wrong())?;
@@ -97,10 +99,7 @@ impl Sources {
     /// assert_eq!(config.listen.http.to_string(), "127.0.0.1:1");
     /// # Ok::<(), tidegate_server::config::Problems>(())
     /// ```
-    pub fn new<'a>(
-        flags: impl IntoIterator<Item = (&'a str, String)>,
-        variable: impl Fn(&str) -> Option<String>,
-    ) -> Self {
+    pub fn new<'a>(flags: impl IntoIterator<Item = (&'a str, String)>, variable: impl Fn(&str) -> Option<String>) -> Self {
         let flags: Vec<(&str, String)> = flags.into_iter().collect();
         let flagged = |name: &str| flags.iter().find(|(flag, _)| *flag == name).map(|(_, text)| text.clone());
         let variable = |name| variable(name).filter(|text| !text.is_empty());
@@ -172,7 +171,9 @@ mod tests {
         let flags = flag.map(|text| ("--http", text.to_owned()));
         let flags = flags.into_iter().chain([("--config", path.display().to_string())]);
         let environment = |name: &str| variable.filter(|_| name == "TIDEGATE_HTTP").map(str::to_owned);
-        Sources::new(flags, environment).load().map_or_else(|problems| problems.to_string(), |config| config.listen.http.to_string())
+        Sources::new(flags, environment)
+            .load()
+            .map_or_else(|problems| problems.to_string(), |config| config.listen.http.to_string())
     }
 
     #[test]
@@ -187,7 +188,8 @@ mod tests {
 
     #[test]
     fn who_gave_a_wrong_text_is_named() {
-        let wrong = "`8080` is not an address to listen at; write an IP address and a port, such as \"127.0.0.1:8080\", or \"off\"";
+        let wrong =
+            "`8080` is not an address to listen at; write an IP address and a port, such as \"127.0.0.1:8080\", or \"off\"";
         assert_eq!(http(Some("8080"), None, ""), format!("--http: {wrong}"));
         assert_eq!(http(None, Some("8080"), ""), format!("TIDEGATE_HTTP: {wrong}"));
     }

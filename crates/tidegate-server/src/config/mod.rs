@@ -26,7 +26,7 @@ pub use self::{
     problem::{Place, Problem, Problems},
     store::{Backend, OnError, StoreTable, secret},
     tables::{
-        Admin, DecisionLog, Dialect, ForwardAuth, Format, Headers, Level, Limits, Listen, Log, Recorded, ResetStyle, Telemetry,
+        Admin, DecisionLog, Dialect, Format, ForwardAuth, Headers, Level, Limits, Listen, Log, Recorded, ResetStyle, Telemetry,
     },
     text::{Destination, Endpoint, Listener, Meaning, Origin, StoreUrl, Text},
 };
@@ -48,17 +48,17 @@ pub struct Config {
     pub headers: Headers,
     /// Answers to proxies that ask before they pass a request on: nginx, Caddy, Traefik.
     pub forward_auth: ForwardAuth,
-    /// Bounds on what one client can take.
+    /// Bounds on what clients can take.
     pub limits: Limits,
-    /// Who may look at and change the running server.
+    /// Who may look at the running server and change it.
     pub admin: Admin,
-    /// A line for each decision, for people who ask why.
+    /// A line of JSON for each decision, for people who ask why.
     pub decision_log: DecisionLog,
     /// What the server says of itself, on standard error.
     pub log: Log,
     /// Traces and metrics that are sent elsewhere.
     pub telemetry: Telemetry,
-    /// The policies. A request is asked about by each whose key attributes and conditions it has; all are charged or none is.
+    /// The policies. All whose key attributes a request has and whose conditions it meets are asked; all are charged or none is.
     pub policy: Vec<PolicyTable>,
 }
 
@@ -86,7 +86,7 @@ impl Config {
     pub(crate) fn faults(&self) -> Vec<Fault> {
         let mut faults = self.policy_faults();
         let zero = |(key, span): (&str, Duration)| {
-            span.is_zero().then(|| Fault::new(key, "no time at all would be no answer at all; write for example \"10s\""))
+            span.is_zero().then(|| Fault::new(key, "this takes some time; write for example \"15ms\" or \"10s\""))
         };
         let spans = [
             ("store.deadline", *self.store.deadline),
@@ -146,5 +146,8 @@ fn half_a_pair(table: &str, cert_file: &Option<PathBuf>, key_file: &Option<PathB
         (None, Some(_)) => ("key_file", "cert_file"),
         _ => return None,
     };
-    Some(Fault::new(format!("{table}.{given}"), format!("a certificate and its key go together; write {missing} = \"/path\" too")))
+    Some(Fault::new(
+        format!("{table}.{given}"),
+        format!("a certificate and its key go together; write {missing} = \"/path\" too"),
+    ))
 }

@@ -1,11 +1,15 @@
 //! Policies as they are written in a file, and made into the library's. What is wrong with one the library says; this file finds
 //! out which key that is about.
 
-use std::{collections::BTreeMap, collections::HashSet, fmt, time::Duration};
+use std::{
+    collections::{BTreeMap, HashSet},
+    fmt,
+    time::Duration,
+};
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, de};
-use tidegate::{Algorithm, Calendar, Condition, Limiter, ManualClock, Network, Override, Policy, Quota};
+use tidegate::{Algorithm, Calendar, Condition, Limiter, ManualClock, Network, Override, Policy, Quota, QuotaError};
 
 use super::{Fault, OnError, text::Text};
 
@@ -281,7 +285,8 @@ impl PolicyTable {
         let algorithm = self.algorithm.as_ref().map(|algorithm| **algorithm);
         let policy = match (&self.quota, &self.calendar, &self.concurrency) {
             (Some(_), None, None) if algorithm == Some(Algorithm::Concurrency) => {
-                let instead = "how many at once is not a quota; write concurrency = { limit = 3, ttl = \"5m\" } in the place of it";
+                let instead =
+                    "how many at once is not a quota; write concurrency = { limit = 3, ttl = \"5m\" } in the place of it";
                 return Err(Fault::new("quota", instead));
             }
             (Some(quota), None, None) => {
@@ -294,7 +299,10 @@ impl PolicyTable {
                 if algorithm.is_some_and(|algorithm| algorithm != Algorithm::Concurrency) {
                     return Err(Fault::new("algorithm", "`concurrency` has an algorithm of its own; leave this out"));
                 }
-                let quota = Quota::new(*limit, **ttl).map_err(|error| Fault::new("concurrency", error))?;
+                let quota = Quota::new(*limit, **ttl).map_err(|error| match error {
+                    QuotaError::Amount { .. } => Fault::new("concurrency.limit", error),
+                    _ => Fault::new("concurrency.ttl", error),
+                })?;
                 Policy::new(&self.name, quota).algorithm(Algorithm::Concurrency)
             }
             (None, None, None) => return Err(Fault::new("name", "it has no limit; write for example quota = \"100/min\"")),
@@ -336,7 +344,9 @@ impl PolicyTable {
             (None, Some(_)) => Duration::from_hours(24),
             (None, None) => {
                 let quota = one.quota.as_ref().filter(|_| one.limit.is_none());
-                return quota.map(|quota| **quota).ok_or_else(|| "write what this key gets, for example quota = \"10/min\"".to_owned());
+                return quota
+                    .map(|quota| **quota)
+                    .ok_or_else(|| "write what this key gets, for example quota = \"10/min\"".to_owned());
             }
         };
         let limit = one.limit.filter(|_| one.quota.is_none()).ok_or("write what this key gets, for example limit = 50")?;

@@ -153,3 +153,43 @@ pub fn secret(key: &str, path: &Path) -> Result<String, Problem> {
         text => Ok(text.to_owned()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn store(text: &str) -> StoreTable {
+        crate::config::parse(&format!("[store]\n{text}")).expect("right").store
+    }
+
+    #[test]
+    fn a_secret_is_what_is_in_its_file() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("secret");
+        let read = |text: &str| {
+            fs::write(&path, text).expect("a file");
+            secret("store.password_file", &path).map_err(|problem| problem.message)
+        };
+        assert_eq!(read("hunter2\n").as_deref(), Ok("hunter2"));
+        assert_eq!(read(" two\nlines\r\n").as_deref(), Ok(" two\nlines"));
+        assert_eq!(read("\n"), Err(format!("store.password_file: {} is empty", path.display())));
+    }
+
+    #[test]
+    fn a_file_that_is_not_there_is_named() {
+        let keys = ["password_file", "ca_file", "cert_file = \"none\"\nkey_file"];
+        for key in keys {
+            let backend = store(&format!("url = \"rediss://host/\"\n{key} = \"none\"")).backend();
+            let message = backend.err().expect("it is not there").message;
+            assert!(message.starts_with("store.") && message.contains("none cannot be read"), "{message}");
+        }
+        assert!(store("key_secret_file = \"none\"").key_secret().is_err());
+    }
+
+    #[test]
+    fn memory_is_kept_where_the_file_says() {
+        assert!(matches!(store("").backend(), Ok(Backend::Memory(None))));
+        assert!(matches!(store("snapshot = \"limits\"").backend(), Ok(Backend::Memory(Some(_)))));
+        assert!(matches!(store("url = \"redis://host/\"").backend(), Ok(Backend::Redis(_))));
+    }
+}

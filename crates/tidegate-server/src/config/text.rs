@@ -151,10 +151,14 @@ impl Meaning for Duration {
     const EXAMPLES: &'static [&'static str] = &["15ms", "10s", "1m30s", "1h"];
 
     fn read(text: &str) -> Result<Self, String> {
-        humantime::parse_duration(text).map_err(|_| {
-            let text = text.escape_debug();
-            format!("`{text}` is not a span of time; write numbers with units, such as \"15ms\", \"10s\" or \"1m30s\"")
-        })
+        let text = text.escape_debug();
+        match humantime::parse_duration(&text.to_string()) {
+            Ok(span) if span <= Self::from_hours(366 * 24) => Ok(span),
+            Ok(_) => Err(format!("`{text}` is longer than a year; write less")),
+            Err(_) => {
+                Err(format!("`{text}` is not a span of time; write numbers with units, such as \"15ms\", \"10s\" or \"1m30s\""))
+            }
+        }
     }
 }
 
@@ -214,7 +218,8 @@ pub enum StoreUrl {
 
 impl Meaning for StoreUrl {
     const WHAT: &'static str = "a store";
-    const EXAMPLES: &'static [&'static str] = &["memory", "redis://127.0.0.1:6379/", "rediss://cache.example.com/", "unix:///run/redis.sock"];
+    const EXAMPLES: &'static [&'static str] =
+        &["memory", "redis://127.0.0.1:6379/", "rediss://cache.example.com/", "unix:///run/redis.sock"];
 
     fn read(text: &str) -> Result<Self, String> {
         if text == "memory" {
@@ -309,7 +314,9 @@ impl Meaning for Endpoint {
     fn read(text: &str) -> Result<Self, String> {
         let host = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
         match host {
-            Some(host) if !host.is_empty() && !host.starts_with('/') && !host.contains(char::is_whitespace) => Ok(Self(text.to_owned())),
+            Some(host) if !host.is_empty() && !host.starts_with('/') && !host.contains(char::is_whitespace) => {
+                Ok(Self(text.to_owned()))
+            }
             _ => Err("not an endpoint; write its address, such as \"http://127.0.0.1:4317\"".to_owned()),
         }
     }

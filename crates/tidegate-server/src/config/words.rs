@@ -42,7 +42,7 @@ fn mistaken(message: &str) -> String {
     };
     let expected = match expected {
         "a nonzero u16" | "a nonzero u32" | "a nonzero u64" | "a nonzero usize" => "a whole number above 0, without quotes",
-        "u16" | "u32" | "u64" | "usize" => "a whole number, without quotes",
+        "u16" | "u32" | "u64" | "usize" => "a whole number, 0 or above, without quotes",
         "f64" => "a number, without quotes",
         "a boolean" => "true or false, without quotes",
         "a string" | "path string" | "string or map" => "a text in quotes",

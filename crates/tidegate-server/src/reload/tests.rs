@@ -1,11 +1,4 @@
-use std::{
-    fs,
-    os::unix::fs::symlink,
-    path::Path,
-    sync::atomic::AtomicBool,
-    thread,
-    time::Instant,
-};
+use std::{fs, os::unix::fs::symlink, path::Path, sync::atomic::AtomicBool, thread, time::Instant};
 
 use tempfile::{TempDir, tempdir};
 use tidegate::{Hit, Limiter};
@@ -67,7 +60,8 @@ impl Rig {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hundreds_of_reloads_with_wrong_files_between_keep_history_and_never_mix() {
     const ROUNDS: u64 = 300;
-    let rig = Rig::new(FAST, "tidegate.toml", |folder| fs::write(folder.join("tidegate.toml"), twins(1_000_000)).expect("a file"));
+    let rig =
+        Rig::new(FAST, "tidegate.toml", |folder| fs::write(folder.join("tidegate.toml"), twins(1_000_000)).expect("a file"));
     let path = rig.folder.path().join("tidegate.toml");
     let (limiter, stop) = (rig.limiter.clone(), Arc::new(AtomicBool::new(false)));
     let stopped = Arc::clone(&stop);
@@ -90,7 +84,11 @@ async fn hundreds_of_reloads_with_wrong_files_between_keep_history_and_never_mix
         };
         let (before, limit) = (rig.reload.counts().failed, rig.limit());
         // In place and by another file in its place.
-        if round % 2 == 0 { replace(&path, &wrong) } else { fs::write(&path, &wrong).expect("a file") }
+        if round % 2 == 0 {
+            replace(&path, &wrong)
+        } else {
+            fs::write(&path, &wrong).expect("a file")
+        }
         until("a wrong file to be counted", || rig.reload.counts().failed > before).await;
         assert_eq!(rig.limit(), limit);
         replace(&path, &twins(1_000_000 + round));

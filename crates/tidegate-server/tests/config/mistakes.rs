@@ -37,7 +37,8 @@ fn whatever_is_cut_off_or_changed_is_told_and_never_a_panic() {
     for end in (0..text.len()).filter(|end| text.is_char_boundary(*end)) {
         let _ = parse(&text[..end]).map_err(|problems| problems.to_string());
     }
-    for text in ["\u{feff}[stor]", "a = \"é\"\n", "é = 1", "\t\t[stor]\r\n", "[store]\nurl = \"\u{1F980}\"", "a.b.c = 1", "\0"] {
+    for text in ["\u{feff}[stor]", "a = \"é\"\n", "é = 1", "\t\t[stor]\r\n", "[store]\nurl = \"\u{1F980}\"", "a.b.c = 1", "\0"]
+    {
         assert!(!parse(text).expect_err(text).to_string().is_empty());
     }
 }

@@ -25,7 +25,8 @@ fn reference() -> String {
     let schema = Config::schema();
     let mut text = String::new();
     for (name, table) in schema["properties"].as_object().expect("tables") {
-        let (title, inner) = if table["items"].is_object() { (format!("[[{name}]]"), &table["items"]) } else { (format!("[{name}]"), table) };
+        let (title, inner) =
+            if table["items"].is_object() { (format!("[[{name}]]"), &table["items"]) } else { (format!("[{name}]"), table) };
         text += &format!("\n### `{title}`\n\n{}\n\n| key | default | |\n|---|---|---|\n", line(&table["description"]));
         rows(inner, "", &mut text);
     }
@@ -65,7 +66,8 @@ fn words(schema: &Value) -> String {
         let alternatives = schema["anyOf"].as_array()?;
         alternatives.iter().find_map(|one| one["oneOf"].as_array())
     });
-    let explained = one_of.into_iter().flatten().map(|word| format!("`{}` {}", word["const"], lowered(&line(&word["description"]))));
+    let explained =
+        one_of.into_iter().flatten().map(|word| format!("`{}` {}", word["const"], lowered(&line(&word["description"]))));
     let plain = schema["enum"].as_array().into_iter().flatten().filter(|word| !word.is_null()).map(|word| format!("`{word}`"));
     let all: Vec<String> = explained.chain(plain).collect();
     if all.is_empty() { String::new() } else { format!(" {}.", all.join(" · ")) }
