@@ -11,7 +11,7 @@ use nix::{
     unistd::Pid,
 };
 use tidegate_server::{
-    config::Sources,
+    config::{Config, Sources},
     reload::{Reload, Reloads},
 };
 
@@ -23,7 +23,10 @@ async fn sighup_reads_the_file_again_whether_it_has_changed_or_not() {
     let sources = Sources::file(&path);
     let config = sources.load().expect("right");
     let (applied, applications) = mpsc::channel();
-    let apply = move |config: &_| Ok(applied.send(Clone::clone(config)).expect("somebody listens"));
+    let apply = move |config: &Config| {
+        applied.send(config.clone()).expect("somebody listens");
+        Ok(())
+    };
     let reload = Reload::start(sources, config.clone(), apply).expect("started");
 
     kill(Pid::this(), Signal::SIGHUP).expect("sent");
