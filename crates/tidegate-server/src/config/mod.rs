@@ -1,8 +1,8 @@
 //! The configuration: what a file, the environment and flags can say, what holds if they say nothing, and what is wrong with it.
 //! It knows nothing of sockets; who serves reads it from here.
 //!
-//! Files are read in three steps: TOML with its spans ([`document`]), the tables below by serde, and what only shows when settings
-//! meet ([`Config::faults`]). All that is wrong in one step is told at once.
+//! Files are read in three steps: TOML with its spans (`document.rs`), the tables below by serde, and what only shows when settings
+//! meet (`Config::faults`). All that is wrong in one step is told at once.
 
 mod document;
 mod layers;

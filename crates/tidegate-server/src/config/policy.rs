@@ -223,11 +223,11 @@ impl<'de> Deserialize<'de> for Match {
 
             fn visit_seq<A: de::SeqAccess<'de>>(self, list: A) -> Result<Match, A::Error> {
                 let one_of = Deserialize::deserialize(de::value::SeqAccessDeserializer::new(list))?;
-                Ok(Match(Requirement { one_of: Some(one_of), ..Requirement::default() }))
+                Match::meaning_something(Requirement { one_of: Some(one_of), ..Requirement::default() })
             }
 
             fn visit_map<A: de::MapAccess<'de>>(self, table: A) -> Result<Match, A::Error> {
-                Requirement::deserialize(de::value::MapAccessDeserializer::new(table)).map(Match)
+                Match::meaning_something(Requirement::deserialize(de::value::MapAccessDeserializer::new(table))?)
             }
         }
 
@@ -251,6 +251,13 @@ impl JsonSchema for Match {
 }
 
 impl Match {
+    /// A policy that always applies, or never, is not what somebody meant who wrote a condition.
+    fn meaning_something<E: de::Error>(requirement: Requirement) -> Result<Self, E> {
+        let is_void = requirement == Requirement::default() || requirement.one_of.as_ref().is_some_and(Vec::is_empty);
+        let wrong = || E::custom("an empty condition; write what the attribute must be, or leave it out");
+        if is_void { Err(wrong()) } else { Ok(Self(requirement)) }
+    }
+
     fn conditions(&self) -> impl Iterator<Item = Condition> {
         let Requirement { equals, one_of, prefix, network } = &self.0;
         let equals = equals.as_ref().map(Condition::equals);
