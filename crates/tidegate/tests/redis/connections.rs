@@ -143,6 +143,8 @@ async fn a_user_and_a_password() {
     assert!(!shown.contains("hunter2"), "{shown}");
     // The default user has a password only.
     drop(serves(patient(&format!("redis://:other@127.0.0.1:{}/", server.port()))).await);
+    // Beside the address, as it is: nothing of it is to be escaped.
+    drop(serves(patient(&format!("redis://lim@127.0.0.1:{}/", server.port())).password(PASSWORD)).await);
     // In the address of a socket they stand at its end.
     drop(serves(patient(&format!("{}?user=lim&pass={IN_URL}", server.unix_url()))).await);
 

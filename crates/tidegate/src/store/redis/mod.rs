@@ -162,6 +162,13 @@ impl Redis {
         Self { prefix: prefix.into(), ..self }
     }
 
+    /// The password, in the place of one in the address: for who keeps it in a file of its own.
+    #[must_use]
+    pub fn password(self, password: impl AsRef<str>) -> Self {
+        let settings = self.address.redis_settings().clone().set_password(password);
+        Self { address: self.address.set_redis_settings(settings), ..self }
+    }
+
     /// Trusts this certificate (PEM) and not those that the machine trusts, for an address of `rediss://`.
     #[must_use]
     pub fn root_certificate(mut self, pem: impl Into<Vec<u8>>) -> Self {

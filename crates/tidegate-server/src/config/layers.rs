@@ -1,0 +1,223 @@
+//! Where settings come from, and who wins: a flag over the environment, the environment over the file, the file over the defaults.
+//! This is the one place that knows.
+
+use std::{fs, path::PathBuf};
+
+use serde::de::{
+    DeserializeOwned,
+    value::{Error, StrDeserializer},
+};
+
+use super::{Config, Problem, Problems, STARTER, document::Document, words};
+
+/// A setting that the environment, and perhaps a flag, can give.
+pub struct Setting {
+    /// The variable. Empty, it is as if it were not there.
+    pub variable: &'static str,
+    /// The flag, if there is one.
+    pub flag: Option<&'static str>,
+    /// The key in a file.
+    pub key: &'static str,
+    set: fn(&mut Config, &str) -> Result<(), String>,
+}
+
+/// Every setting that the environment can give. `TIDEGATE_CONFIG`, the file (`--config`), is the only other variable.
+pub const SETTINGS: &[Setting] = &[
+    flag("TIDEGATE_HTTP", "--http", "listen.http", |config, text| put(&mut config.listen.http, text)),
+    flag("TIDEGATE_GRPC", "--grpc", "listen.grpc", |config, text| put(&mut config.listen.grpc, text)),
+    flag("TIDEGATE_RESP", "--resp", "listen.resp", |config, text| put(&mut config.listen.resp, text)),
+    flag("TIDEGATE_ADMIN", "--admin", "listen.admin", |config, text| put(&mut config.listen.admin, text)),
+    flag("TIDEGATE_STORE", "--store", "store.url", |config, text| put(&mut config.store.url, text)),
+    variable("TIDEGATE_STORE_PASSWORD_FILE", "store.password_file", |config, text| {
+        put_some(&mut config.store.password_file, text)
+    }),
+    variable("TIDEGATE_STORE_INSTANCES", "store.instances", |config, text| {
+        let wrong = || format!("`{}` is not a number of servers; write a whole number above 0", text.escape_debug());
+        config.store.instances = text.parse().map_err(|_| wrong())?;
+        Ok(())
+    }),
+    variable("TIDEGATE_STORE_SNAPSHOT", "store.snapshot", |config, text| put_some(&mut config.store.snapshot, text)),
+    variable("TIDEGATE_HEADERS", "headers.dialect", |config, text| put(&mut config.headers.dialect, text)),
+    variable("TIDEGATE_ADMIN_READ_TOKEN_FILE", "admin.read_token_file", |config, text| {
+        put_some(&mut config.admin.read_token_file, text)
+    }),
+    variable("TIDEGATE_ADMIN_WRITE_TOKEN_FILE", "admin.write_token_file", |config, text| {
+        put_some(&mut config.admin.write_token_file, text)
+    }),
+    variable("TIDEGATE_LOG", "log.level", |config, text| put(&mut config.log.level, text)),
+    variable("TIDEGATE_LOG_FORMAT", "log.format", |config, text| put(&mut config.log.format, text)),
+    variable("TIDEGATE_OTLP_ENDPOINT", "telemetry.otlp_endpoint", |config, text| {
+        put_some(&mut config.telemetry.otlp_endpoint, text)
+    }),
+];
+
+type Set = fn(&mut Config, &str) -> Result<(), String>;
+
+const fn flag(variable: &'static str, flag: &'static str, key: &'static str, set: Set) -> Setting {
+    Setting { variable, flag: Some(flag), key, set }
+}
+
+const fn variable(variable: &'static str, key: &'static str, set: Set) -> Setting {
+    Setting { variable, flag: None, key, set }
+}
+
+/// Reads a text as a file's would be read.
+fn put<T: DeserializeOwned>(place: &mut T, text: &str) -> Result<(), String> {
+    *place = T::deserialize(StrDeserializer::<Error>::new(text)).map_err(|error| words::plain(&error.to_string()))?;
+    Ok(())
+}
+
+fn put_some<T: DeserializeOwned>(place: &mut Option<T>, text: &str) -> Result<(), String> {
+    *place = Some(T::deserialize(StrDeserializer::<Error>::new(text)).map_err(|error| words::plain(&error.to_string()))?);
+    Ok(())
+}
+
+/// Where a server's configuration comes from. It can be loaded again and again: the file may have changed.
+#[derive(Clone, Default)]
+pub struct Sources {
+    file: Option<PathBuf>,
+    given: Vec<Given>,
+}
+
+/// What was given for a setting, and by whom.
+#[derive(Clone)]
+struct Given {
+    by: &'static str,
+    set: Set,
+    text: String,
+}
+
+impl Sources {
+    /// `flags` are those that were given, as in `("--http", "0.0.0.0:8080")`, and `--config`; `variable` looks into the environment.
+    ///
+    /// ```
+    /// use tidegate_server::config::Sources;
+    ///
+    /// let flags = [("--http", "127.0.0.1:1".to_owned())];
+    /// let environment = |name: &str| name.starts_with("TIDEGATE_HT").then(|| "127.0.0.1:2".to_owned());
+    /// let config = Sources::new(flags, environment).load()?;
+    /// assert_eq!(config.listen.http.to_string(), "127.0.0.1:1");
+    /// # Ok::<(), tidegate_server::config::Problems>(())
+    /// ```
+    pub fn new<'a>(flags: impl IntoIterator<Item = (&'a str, String)>, variable: impl Fn(&str) -> Option<String>) -> Self {
+        let flags: Vec<(&str, String)> = flags.into_iter().collect();
+        let flagged = |name: &str| flags.iter().find(|(flag, _)| *flag == name).map(|(_, text)| text.clone());
+        let variable = |name| variable(name).filter(|text| !text.is_empty());
+        let file = flagged("--config").or_else(|| variable("TIDEGATE_CONFIG")).map(PathBuf::from);
+        let given = SETTINGS.iter().filter_map(|setting| {
+            let by_flag = setting.flag.and_then(|flag| Some((flag, flagged(flag)?)));
+            let (by, text) = by_flag.or_else(|| Some((setting.variable, variable(setting.variable)?)))?;
+            Some(Given { by, set: setting.set, text })
+        });
+        Self { file, given: given.collect() }
+    }
+
+    /// A file, and nothing else.
+    pub fn file(path: impl Into<PathBuf>) -> Self {
+        Self { file: Some(path.into()), given: Vec::new() }
+    }
+
+    /// The file, if there is one.
+    pub fn path(&self) -> Option<&std::path::Path> {
+        self.file.as_deref()
+    }
+
+    /// Reads everything. Without a file the starter applies.
+    ///
+    /// # Errors
+    /// All that is wrong.
+    pub fn load(&self) -> Result<Config, Problems> {
+        self.load_text(&self.text()?)
+    }
+
+    /// What is in the file now.
+    pub(crate) fn text(&self) -> Result<String, Problems> {
+        let Some(path) = &self.file else { return Ok(STARTER.to_owned()) };
+        let problem = |error| Problem::new(format!("{} cannot be read: {error}", path.display()));
+        fs::read_to_string(path).map_err(|error| problem(error).into())
+    }
+
+    /// As [`load`](Self::load), if this is what is in the file.
+    pub(crate) fn load_text(&self, text: &str) -> Result<Config, Problems> {
+        self.read(text).map_err(|problems| match &self.file {
+            Some(path) => problems.of(path.display()),
+            None => problems,
+        })
+    }
+
+    fn read(&self, text: &str) -> Result<Config, Problems> {
+        let document = Document::parse(text)?;
+        let mut config = document.config()?;
+        let wrong = self.given.iter().filter_map(|Given { by, set, text }| {
+            set(&mut config, text).err().map(|message| Problem::new(format!("{by}: {message}")))
+        });
+        let wrong: Vec<Problem> = wrong.collect();
+        if !wrong.is_empty() {
+            return Err(Problems::new(wrong));
+        }
+        document.check(&config)?;
+        Ok(config)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn http(flag: Option<&str>, variable: Option<&str>, file: &str) -> String {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("tidegate.toml");
+        fs::write(&path, file).expect("a file");
+        let flags = flag.map(|text| ("--http", text.to_owned()));
+        let flags = flags.into_iter().chain([("--config", path.display().to_string())]);
+        let environment = |name: &str| variable.filter(|_| name == "TIDEGATE_HTTP").map(str::to_owned);
+        Sources::new(flags, environment)
+            .load()
+            .map_or_else(|problems| problems.to_string(), |config| config.listen.http.to_string())
+    }
+
+    #[test]
+    fn a_flag_wins_over_the_environment_which_wins_over_the_file() {
+        let file = "listen.http = \"127.0.0.1:3\"";
+        assert_eq!(http(Some("127.0.0.1:1"), Some("127.0.0.1:2"), file), "127.0.0.1:1");
+        assert_eq!(http(None, Some("127.0.0.1:2"), file), "127.0.0.1:2");
+        assert_eq!(http(None, Some(""), file), "127.0.0.1:3");
+        assert_eq!(http(None, None, file), "127.0.0.1:3");
+        assert_eq!(http(None, None, ""), "127.0.0.1:8080");
+    }
+
+    #[test]
+    fn who_gave_a_wrong_text_is_named() {
+        let wrong =
+            "`8080` is not an address to listen at; write an IP address and a port, such as \"127.0.0.1:8080\", or \"off\"";
+        assert_eq!(http(Some("8080"), None, ""), format!("--http: {wrong}"));
+        assert_eq!(http(None, Some("8080"), ""), format!("TIDEGATE_HTTP: {wrong}"));
+    }
+
+    #[test]
+    fn every_setting_sets_its_key() {
+        for setting in SETTINGS {
+            let text = match setting.key {
+                "store.url" => "redis://127.0.0.1:1/",
+                "store.instances" => "7",
+                "headers.dialect" => "none",
+                "log.level" => "trace",
+                "log.format" => "json",
+                "telemetry.otlp_endpoint" => "http://127.0.0.1:1",
+                _ => "127.0.0.1:1",
+            };
+            let given = |name: &str| (name == setting.variable).then(|| text.to_owned());
+            let config = Sources::new([], given).load().expect("right");
+            let (table, key) = setting.key.split_once('.').expect("a table");
+            let set = &serde_json::to_value(&config).expect("JSON")[table][key];
+            assert_eq!(set.as_str().map_or(set.to_string(), str::to_owned), text, "{}", setting.variable);
+        }
+    }
+
+    #[test]
+    fn a_variable_does_not_show_a_password() {
+        let given = |name: &str| (name == "TIDEGATE_STORE").then(|| "redsi://:hunter2@host/".to_owned());
+        let problems = Sources::new([], given).load().expect_err("wrong");
+        assert!(!problems.to_string().contains("hunter2"), "{problems}");
+    }
+}

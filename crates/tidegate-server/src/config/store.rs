@@ -1,0 +1,195 @@
+//! The store as a file describes it, and made ready for the library. Secrets are read from their files when it is made, not
+//! before: a configuration can be checked where its secrets are not.
+
+use std::{
+    fs,
+    num::{NonZeroU64, NonZeroUsize},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tidegate::{OnStoreError, Redis, Snapshot};
+
+use super::{
+    Problem,
+    text::{StoreUrl, Text},
+};
+
+/// Where states are kept.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+#[schemars(inline)]
+pub struct StoreTable {
+    /// "memory", or the address of a Redis or Valkey server: `redis://user@host:port/database`, `rediss://` for TLS, `unix:///path`.
+    pub url: Text<StoreUrl>,
+    /// A file with the password for Redis.
+    pub password_file: Option<PathBuf>,
+    /// A file with the certificate (PEM) by which Redis is known, in the place of those that the machine trusts.
+    pub ca_file: Option<PathBuf>,
+    /// A file with a certificate (PEM) to show to Redis.
+    pub cert_file: Option<PathBuf>,
+    /// A file with that certificate's key (PEM).
+    pub key_file: Option<PathBuf>,
+    /// How long a decision may take on Redis.
+    pub deadline: Text<Duration>,
+    /// What policies do when Redis does not answer within the deadline, unless they say otherwise.
+    pub on_error: OnError,
+    /// How long a denial is believed without asking Redis again; "0s" is not at all.
+    pub deny_cache: Text<Duration>,
+    /// How many servers there are: each decides by its share of a quota when Redis does not answer.
+    pub instances: NonZeroU64,
+    /// What every key in Redis begins with.
+    pub prefix: String,
+    /// Keys that each policy holds in memory at most.
+    pub max_keys: NonZeroUsize,
+    /// A file with a secret that goes into the digests of long keys; the same for all servers.
+    pub key_secret_file: Option<PathBuf>,
+    /// A file that keeps what was counted in memory when the server is started again.
+    pub snapshot: Option<PathBuf>,
+    /// How often that is written, beside the end.
+    pub snapshot_interval: Text<Duration>,
+}
+
+impl Default for StoreTable {
+    fn default() -> Self {
+        Self {
+            url: Text::known("memory"),
+            password_file: None,
+            ca_file: None,
+            cert_file: None,
+            key_file: None,
+            deadline: Text::known("15ms"),
+            on_error: OnError::default(),
+            deny_cache: Text::known("500ms"),
+            instances: NonZeroU64::MIN,
+            prefix: "rl".to_owned(),
+            max_keys: NonZeroUsize::new(1 << 20).expect("not zero"),
+            key_secret_file: None,
+            snapshot: None,
+            snapshot_interval: Text::known("10s"),
+        }
+    }
+}
+
+/// What a policy does when the store does not answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+pub enum OnError {
+    /// It decides in this server's memory, by its share of the quota.
+    #[default]
+    Local,
+    /// It allows.
+    Allow,
+    /// It denies.
+    Deny,
+    /// The caller gets the error.
+    Error,
+}
+
+impl From<OnError> for OnStoreError {
+    fn from(on_error: OnError) -> Self {
+        match on_error {
+            OnError::Local => Self::Local,
+            OnError::Allow => Self::Allow,
+            OnError::Deny => Self::Deny,
+            OnError::Error => Self::Error,
+        }
+    }
+}
+
+/// A store for [`tidegate::Builder`].
+pub enum Backend {
+    /// Memory, and where to keep it.
+    Memory(Option<Snapshot>),
+    /// Redis or Valkey.
+    Redis(Box<Redis>),
+}
+
+impl StoreTable {
+    /// Makes the store ready. Nothing is connected yet.
+    ///
+    /// # Errors
+    /// When a file that it names cannot be read or is empty.
+    pub fn backend(&self) -> Result<Backend, Problem> {
+        let StoreUrl::Redis(url) = &*self.url else {
+            let snapshot = self.snapshot.as_ref().map(|path| Snapshot::new(path).every(*self.snapshot_interval));
+            return Ok(Backend::Memory(snapshot));
+        };
+        let mut redis = Redis::new(url).map_err(|error| Problem::new(error.to_string()))?;
+        redis = redis.deadline(*self.deadline).deny_cache(*self.deny_cache).prefix(&self.prefix).instances(self.instances.get());
+        if let Some(path) = &self.password_file {
+            redis = redis.password(secret("store.password_file", path)?);
+        }
+        if let Some(path) = &self.ca_file {
+            redis = redis.root_certificate(secret("store.ca_file", path)?);
+        }
+        if let (Some(cert), Some(key)) = (&self.cert_file, &self.key_file) {
+            redis = redis.client_certificate(secret("store.cert_file", cert)?, secret("store.key_file", key)?);
+        }
+        Ok(Backend::Redis(Box::new(redis)))
+    }
+
+    /// The secret for [`tidegate::Builder::key_secret`]; empty where there is none.
+    ///
+    /// # Errors
+    /// When its file cannot be read or is empty.
+    pub fn key_secret(&self) -> Result<String, Problem> {
+        self.key_secret_file.as_ref().map_or(Ok(String::new()), |path| secret("store.key_secret_file", path))
+    }
+}
+
+/// What is in a file that a key of the configuration names, without the newline that editors leave at its end.
+///
+/// # Errors
+/// When it cannot be read or is empty: an empty secret is an accident.
+pub fn secret(key: &str, path: &Path) -> Result<String, Problem> {
+    let shown = path.display();
+    let text = fs::read_to_string(path).map_err(|error| Problem::new(format!("{key}: {shown} cannot be read: {error}")))?;
+    match text.trim_end_matches(['\r', '\n']) {
+        "" => Err(Problem::new(format!("{key}: {shown} is empty"))),
+        text => Ok(text.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn store(text: &str) -> StoreTable {
+        crate::config::parse(&format!("[store]\n{text}")).expect("right").store
+    }
+
+    #[test]
+    fn a_secret_is_what_is_in_its_file() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("secret");
+        let read = |text: &str| {
+            fs::write(&path, text).expect("a file");
+            secret("store.password_file", &path).map_err(|problem| problem.message)
+        };
+        assert_eq!(read("hunter2\n").as_deref(), Ok("hunter2"));
+        assert_eq!(read(" two\nlines\r\n").as_deref(), Ok(" two\nlines"));
+        assert_eq!(read("\n"), Err(format!("store.password_file: {} is empty", path.display())));
+    }
+
+    #[test]
+    fn a_file_that_is_not_there_is_named() {
+        let keys = ["password_file", "ca_file", "cert_file = \"none\"\nkey_file"];
+        for key in keys {
+            let backend = store(&format!("url = \"rediss://host/\"\n{key} = \"none\"")).backend();
+            let message = backend.err().expect("it is not there").message;
+            assert!(message.starts_with("store.") && message.contains("none cannot be read"), "{message}");
+        }
+        assert!(store("key_secret_file = \"none\"").key_secret().is_err());
+    }
+
+    #[test]
+    fn memory_is_kept_where_the_file_says() {
+        assert!(matches!(store("").backend(), Ok(Backend::Memory(None))));
+        assert!(matches!(store("snapshot = \"limits\"").backend(), Ok(Backend::Memory(Some(_)))));
+        assert!(matches!(store("url = \"redis://host/\"").backend(), Ok(Backend::Redis(_))));
+    }
+}

@@ -1,0 +1,259 @@
+//! The tables of a file that stand for themselves: what can be written there and what holds if nothing is. Their comments are what
+//! the schema and the reference in the docs say.
+
+use std::{collections::BTreeMap, num::NonZeroUsize, path::PathBuf, time::Duration};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tidegate::Network;
+
+use super::{
+    Fault,
+    text::{Destination, Endpoint, Listener, Origin, Text},
+};
+
+/// Where to listen.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+#[schemars(inline)]
+pub struct Listen {
+    /// JSON over HTTP, and forward-auth.
+    pub http: Text<Listener>,
+    /// Envoy's rate limit service.
+    pub grpc: Text<Listener>,
+    /// The protocol of Redis.
+    pub resp: Text<Listener>,
+    /// Metrics, health and administration. Other addresses than loopback need `admin.write_token_file`.
+    pub admin: Text<Listener>,
+}
+
+impl Default for Listen {
+    fn default() -> Self {
+        Self {
+            http: Text::known("127.0.0.1:8080"),
+            grpc: Text::known("127.0.0.1:8081"),
+            resp: Text::known("127.0.0.1:6380"),
+            admin: Text::known("127.0.0.1:9090"),
+        }
+    }
+}
+
+impl Listen {
+    /// Listeners at the address of another.
+    pub(super) fn faults(&self) -> Vec<Fault> {
+        let all = [("http", &self.http), ("grpc", &self.grpc), ("resp", &self.resp), ("admin", &self.admin)];
+        let mut faults = Vec::new();
+        for (index, (name, listener)) in all.iter().enumerate() {
+            let Some(address) = listener.address().filter(|address| address.port() != 0) else { continue };
+            if let Some((other, _)) = all[..index].iter().find(|(_, other)| other.address() == Some(address)) {
+                faults.push(Fault::new(format!("listen.{name}"), format!("{address} is taken by `{other}`; write another port")));
+            }
+        }
+        faults
+    }
+}
+
+/// What responses tell their clients.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+#[schemars(inline)]
+pub struct Headers {
+    /// Which headers tell a client how it stands.
+    pub dialect: Dialect,
+    /// What `X-RateLimit-Reset` is; vendors disagree.
+    pub x_ratelimit_reset: ResetStyle,
+}
+
+/// Which headers tell a client how it stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(inline)]
+pub enum Dialect {
+    /// `RateLimit` and `RateLimit-Policy`, as in the current draft of the IETF.
+    #[default]
+    #[serde(rename = "draft")]
+    Draft,
+    /// `RateLimit-Limit`, `RateLimit-Remaining` and `RateLimit-Reset` of the strictest policy.
+    #[serde(rename = "draft-06")]
+    Draft06,
+    /// `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset` of the strictest policy.
+    #[serde(rename = "x-ratelimit")]
+    XRateLimit,
+    /// None of these.
+    #[serde(rename = "none")]
+    None,
+}
+
+/// What `X-RateLimit-Reset` is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+pub enum ResetStyle {
+    /// Seconds from now.
+    #[default]
+    Seconds,
+    /// Seconds since 1970.
+    Epoch,
+}
+
+/// Answers to proxies that ask before they pass a request on.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+#[schemars(inline)]
+pub struct ForwardAuth {
+    /// Networks of the proxies whose word on the client's address is taken.
+    pub trusted_proxies: Vec<Text<Network>>,
+    /// The status of a denial: 429, or 403 for nginx, which makes an error of its own of a 429.
+    #[schemars(extend("enum" = [429, 403]))]
+    pub denial_status: u16,
+    /// Attributes, and what of the request each is: "address" (the client's), "method", "path", "host", or "header:" and a name. A
+    /// table takes the place of the default one.
+    pub attributes: BTreeMap<String, Text<Origin>>,
+}
+
+impl Default for ForwardAuth {
+    fn default() -> Self {
+        let attributes = [("ip", "address"), ("method", "method"), ("path", "path")];
+        Self {
+            trusted_proxies: vec![Text::known("127.0.0.0/8"), Text::known("::1")],
+            denial_status: 429,
+            attributes: attributes.map(|(name, origin)| (name.to_owned(), Text::known(origin))).into(),
+        }
+    }
+}
+
+/// Bounds on what clients can take.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+#[schemars(inline)]
+pub struct Limits {
+    /// The longest body of a request, in bytes.
+    pub max_body_bytes: NonZeroUsize,
+    /// How long a client may take to send its headers.
+    pub header_timeout: Text<Duration>,
+    /// Connections at once, for each listener.
+    pub max_connections: NonZeroUsize,
+    /// Hits in one request.
+    pub max_batch: NonZeroUsize,
+    /// How long requests that are under way may take when the server is told to stop.
+    pub shutdown_grace: Text<Duration>,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        let some = |number| NonZeroUsize::new(number).expect("not zero");
+        Self {
+            max_body_bytes: some(65_536),
+            header_timeout: Text::known("10s"),
+            max_connections: some(10_000),
+            max_batch: some(1_000),
+            shutdown_grace: Text::known("10s"),
+        }
+    }
+}
+
+/// Who may look at the running server and change it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+#[schemars(inline)]
+pub struct Admin {
+    /// A file with the token that lets its bearer look.
+    pub read_token_file: Option<PathBuf>,
+    /// A file with the token that lets its bearer look and change.
+    pub write_token_file: Option<PathBuf>,
+    /// Names by which browsers may call it, beside addresses and `localhost`.
+    pub allowed_hosts: Vec<String>,
+    /// A file with a certificate (PEM), to serve by TLS.
+    pub cert_file: Option<PathBuf>,
+    /// A file with the certificate's key (PEM).
+    pub key_file: Option<PathBuf>,
+}
+
+/// A line of JSON for each decision.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+#[schemars(inline)]
+pub struct DecisionLog {
+    /// Which decisions.
+    pub record: Recorded,
+    /// The share of decisions that `record = "sample"` takes, from 0.0 to 1.0.
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub sample_rate: f64,
+    /// "stderr", or the path of a file.
+    pub destination: Text<Destination>,
+    /// Writes digests in the place of keys.
+    pub hash_keys: bool,
+}
+
+impl Default for DecisionLog {
+    fn default() -> Self {
+        Self { record: Recorded::Off, sample_rate: 0.01, destination: Text::known("stderr"), hash_keys: false }
+    }
+}
+
+/// Which decisions are written down.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+pub enum Recorded {
+    /// None.
+    #[default]
+    Off,
+    /// Those that deny.
+    Denials,
+    /// Some, by chance.
+    Sample,
+    /// Each.
+    All,
+}
+
+/// What the server says of itself, on standard error.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+#[schemars(inline)]
+pub struct Log {
+    /// How much.
+    pub level: Level,
+    /// How it looks.
+    pub format: Format,
+}
+
+/// How much is said.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+pub enum Level {
+    /// Nothing.
+    Off,
+    /// What does not work.
+    Error,
+    /// And what somebody should look at.
+    Warn,
+    /// And what happens seldom.
+    #[default]
+    Info,
+    /// And what helps to find a mistake.
+    Debug,
+    /// And everything else.
+    Trace,
+}
+
+/// How lines look.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+pub enum Format {
+    /// For people.
+    #[default]
+    Text,
+    /// For machines.
+    Json,
+}
+
+/// Traces and metrics that are sent elsewhere.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+#[schemars(inline)]
+pub struct Telemetry {
+    /// A collector that speaks OTLP over gRPC.
+    pub otlp_endpoint: Option<Text<Endpoint>>,
+}

@@ -1,0 +1,66 @@
+//! What went wrong in words of the file and not of the program: serde knows fields, variants and `u64`; who writes a file knows
+//! keys, words and whole numbers.
+
+/// What is to be said of a message of serde's or of the TOML parser's.
+pub(crate) fn plain(message: &str) -> String {
+    let named: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
+    match (message.split_whitespace().next(), message.split_whitespace().nth(1), named.as_slice()) {
+        (Some("unknown"), Some("field"), [found, known @ ..]) => unknown("key", found, known),
+        (Some("unknown"), Some("variant"), [found, known @ ..]) => unknown("word", found, known),
+        (Some("missing"), Some("field"), [missing]) => format!("`{missing}` is missing; write {}", example(missing)),
+        (Some("invalid"), Some("type:" | "value:"), _) => mistaken(message),
+        (Some("duplicate"), Some("key"), _) => "this is written twice; keep one of them".to_owned(),
+        _ => message.to_owned(),
+    }
+}
+
+/// `found` is not among those that are known: the nearest of them, or all.
+pub(crate) fn unknown(what: &str, found: &str, known: &[&str]) -> String {
+    let found = found.escape_debug();
+    let near = |word: &&&str| strsim::damerau_levenshtein(&found.to_string(), word);
+    let nearest = known.iter().min_by_key(near).filter(|word| near(word) <= (word.len() / 3).max(1));
+    match nearest {
+        Some(nearest) => format!("unknown {what} `{found}`; did you mean `{nearest}`?"),
+        None if known.is_empty() => format!("unknown {what} `{found}`; nothing can be written here"),
+        None => format!("unknown {what} `{found}`; write one of {}", known.join(", ")),
+    }
+}
+
+/// "invalid type: string "ten", expected u32" and the like.
+fn mistaken(message: &str) -> String {
+    if message == "invalid type: map, expected a sequence" {
+        return "there can be several of these; write the name in double brackets, as in [[policy]]".to_owned();
+    }
+    let (found, expected) = message.split_once(", expected ").unwrap_or((message, "something else"));
+    let found = found.trim_start_matches("invalid type: ").trim_start_matches("invalid value: ");
+    // A text is not repeated: it may hold a password.
+    let found = match found.split_whitespace().next() {
+        Some("string") => "a text".to_owned(),
+        Some("map") => "a table".to_owned(),
+        Some("sequence") => "a list".to_owned(),
+        _ => found.replacen("integer", "the number", 1).replacen("floating point", "the number", 1),
+    };
+    let expected = match expected {
+        "a nonzero u16" | "a nonzero u32" | "a nonzero u64" | "a nonzero usize" => "a whole number above 0, without quotes",
+        "u16" | "u32" | "u64" | "usize" => "a whole number, 0 or above, without quotes",
+        "f64" => "a number, without quotes",
+        "a boolean" => "true or false, without quotes",
+        "a string" | "path string" | "string or map" => "a text in quotes",
+        "a sequence" => "a list, such as [\"a\", \"b\"]",
+        "a map" => "a table, such as { a = \"b\" }",
+        struct_name if struct_name.starts_with("struct ") => "a table",
+        other => other,
+    };
+    format!("this is {found}; write {expected}")
+}
+
+fn example(key: &str) -> &str {
+    match key {
+        "name" => "for example name = \"per-user\"",
+        "key" => "for example key = \"mallory\"",
+        "limit" => "for example limit = 1000",
+        "per" => "per = \"day\", \"week\" or \"month\"",
+        "ttl" => "for example ttl = \"5m\"",
+        _ => "it",
+    }
+}

@@ -1,0 +1,283 @@
+//! Keeping the configuration up to date while serving: the file is watched, and read again on SIGHUP. A right one is applied and
+//! handed out, a wrong one changes nothing. What to do with it is told by who starts this.
+//!
+//! What counts is what is in the file, not what is told about it: folders are watched and not files, so that it does not matter
+//! whether an editor writes the file, puts another in its place, or a link is pointed elsewhere; and where nothing is told, it is
+//! looked at now and then.
+
+use std::{
+    collections::BTreeSet,
+    io,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use notify::{RecommendedWatcher, RecursiveMode, Watcher as _};
+use tokio::{
+    signal::unix::{Signal, SignalKind, signal},
+    sync::{Notify, watch},
+    task::JoinHandle,
+    time::{MissedTickBehavior, interval, sleep},
+};
+use tracing::{error, info, warn};
+
+use crate::config::{Config, Problem, Problems, Sources};
+
+/// A configuration that is kept up to date for as long as this lives.
+pub struct Reload {
+    config: watch::Receiver<Arc<Config>>,
+    counts: Arc<Counts>,
+    task: JoinHandle<()>,
+}
+
+/// How often the configuration was read again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reloads {
+    /// It was right, and is in force.
+    pub ok: u64,
+    /// It was wrong or could not be read; what was before is in force.
+    pub failed: u64,
+}
+
+#[derive(Default)]
+struct Counts {
+    ok: AtomicU64,
+    failed: AtomicU64,
+}
+
+impl Reload {
+    /// Begins with `config`, which came from `sources`. Each later one is given to `apply`, which refuses it or puts it into force as
+    /// a whole, and is then handed out.
+    ///
+    /// ```no_run
+    /// use tidegate::Limiter;
+    /// use tidegate_server::{config::Sources, reload::Reload};
+    ///
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let sources = Sources::file("tidegate.toml");
+    /// let config = sources.load()?;
+    /// let limiter = Limiter::builder().policies(config.policies()?).build()?;
+    /// let reload = Reload::start(sources, config, move |config| Ok(limiter.configure(config.policies()?)?))?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// When the process cannot have signals.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub fn start<A>(sources: Sources, config: Config, apply: A) -> io::Result<Self>
+    where
+        A: FnMut(&Config) -> Result<(), Problems> + Send + 'static,
+    {
+        Self::start_at(Pace::default(), sources, config, apply)
+    }
+
+    fn start_at<A>(pace: Pace, sources: Sources, config: Config, apply: A) -> io::Result<Self>
+    where
+        A: FnMut(&Config) -> Result<(), Problems> + Send + 'static,
+    {
+        let counts = Arc::new(Counts::default());
+        let (newest, receiver) = watch::channel(Arc::new(config.clone()));
+        let told = Arc::new(Notify::new());
+        let mut reloader = Reloader {
+            folders: Folders::new(&sources, &told),
+            // It may have changed since it was loaded: then it is as if it had not been seen.
+            seen: sources.text().ok().filter(|text| sources.load_text(text).as_ref() == Ok(&config)).ok_or_else(String::new),
+            sources,
+            started: config,
+            newest,
+            counts: Arc::clone(&counts),
+            apply,
+        };
+        let hangups = signal(SignalKind::hangup())?;
+        let task = tokio::spawn(async move { reloader.run(&pace, &told, hangups).await });
+        Ok(Self { config: receiver, counts, task })
+    }
+
+    /// The configuration in force, now and later.
+    pub fn config(&self) -> watch::Receiver<Arc<Config>> {
+        self.config.clone()
+    }
+
+    /// How often it was read again.
+    pub fn counts(&self) -> Reloads {
+        Reloads { ok: self.counts.ok.load(Relaxed), failed: self.counts.failed.load(Relaxed) }
+    }
+}
+
+impl Drop for Reload {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+struct Pace {
+    /// How long a file must stay the same to be believed: who writes it may not be done.
+    quiet: Duration,
+    /// How often it is looked at without being told to: not every file system tells, nor of links further up.
+    poll: Duration,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self { quiet: Duration::from_millis(100), poll: Duration::from_secs(5) }
+    }
+}
+
+/// How often a file that keeps changing is waited for before it is taken as it is.
+const MAX_WAITS: usize = 20;
+
+struct Reloader<A> {
+    sources: Sources,
+    folders: Folders,
+    /// What was in the file when it was last looked at, or why it could not be read.
+    seen: Result<String, String>,
+    /// What the process was started with, and still is where it takes a start to change that.
+    started: Config,
+    newest: watch::Sender<Arc<Config>>,
+    counts: Arc<Counts>,
+    apply: A,
+}
+
+enum Cause {
+    /// Somebody has asked for it.
+    Signal,
+    /// Something may have changed.
+    Watch,
+}
+
+impl<A: FnMut(&Config) -> Result<(), Problems>> Reloader<A> {
+    async fn run(&mut self, pace: &Pace, told: &Notify, mut hangups: Signal) {
+        let mut poll = interval(pace.poll);
+        poll.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let cause = tokio::select! {
+                _ = hangups.recv() => Cause::Signal,
+                () = told.notified() => Cause::Watch,
+                _ = poll.tick() => Cause::Watch,
+            };
+            self.folders.follow(&self.sources);
+            let text = settled(&self.sources, pace).await;
+            self.take(&cause, text);
+        }
+    }
+
+    fn take(&mut self, cause: &Cause, text: Result<String, Problems>) {
+        let seen = text.clone().map_err(|problems| problems.to_string());
+        let is_new = seen != self.seen;
+        if !is_new && matches!(cause, Cause::Watch) {
+            return;
+        }
+        self.seen = seen;
+        match text.and_then(|text| self.load(&text)) {
+            Ok(config) => {
+                self.counts.ok.fetch_add(1, Relaxed);
+                info!(policies = config.policy.len(), "the configuration was read again and is in force");
+                for key in needs_restart(&self.started, &config) {
+                    warn!("{key} has changed; that comes into force at the next start");
+                }
+                self.newest.send_replace(Arc::new(config));
+            }
+            Err(problems) => {
+                self.counts.failed.fetch_add(1, Relaxed);
+                if is_new {
+                    error!("the configuration is wrong and changes nothing:\n{problems}");
+                }
+            }
+        }
+    }
+
+    fn load(&mut self, text: &str) -> Result<Config, Problems> {
+        if text.trim().is_empty() {
+            // Somebody has begun to write it, or the disk is full. Nobody means to have no limits this way.
+            return Err(Problem::new("the file is empty").into());
+        }
+        let config = self.sources.load_text(text)?;
+        (self.apply)(&config)?;
+        Ok(config)
+    }
+}
+
+/// What is in the file, once it stays the same. Told of changes in a row, this looks at it no more often than that either.
+async fn settled(sources: &Sources, pace: &Pace) -> Result<String, Problems> {
+    let mut text = sources.text();
+    for _ in 0..MAX_WAITS {
+        sleep(pace.quiet).await;
+        let later = sources.text();
+        if later == text {
+            break;
+        }
+        text = later;
+    }
+    text
+}
+
+/// Keys that differ and of which a running process cannot take note.
+fn needs_restart(old: &Config, new: &Config) -> Vec<String> {
+    const TABLES: [&str; 5] = ["listen", "store", "limits", "admin", "telemetry"];
+    // What policies inherit.
+    const NOT: &str = "store.on_error";
+    let json = |config| serde_json::to_value(config).unwrap_or_default();
+    let (old_json, new_json) = (json(old), json(new));
+    let mut keys = BTreeSet::new();
+    for table in TABLES {
+        let fields = new_json[table].as_object().into_iter().flatten();
+        let changed = fields.filter(|(key, value)| old_json[table][key.as_str()] != **value);
+        keys.extend(changed.map(|(key, _)| format!("{table}.{key}")));
+    }
+    // Its password is not in the JSON.
+    if old.store.url != new.store.url {
+        keys.insert("store.url".to_owned());
+    }
+    keys.remove(NOT);
+    keys.into_iter().collect()
+}
+
+/// The folders whose changes are told: the file's own, and that of the file which it is a link to.
+struct Folders {
+    watcher: Option<RecommendedWatcher>,
+    watched: BTreeSet<PathBuf>,
+}
+
+impl Folders {
+    fn new(sources: &Sources, told: &Arc<Notify>) -> Self {
+        let told = Arc::clone(told);
+        let tell = move |event: notify::Result<notify::Event>| {
+            // That somebody reads is no news; it would be us.
+            if !event.is_ok_and(|event| event.kind.is_access()) {
+                told.notify_one();
+            }
+        };
+        let watcher = notify::recommended_watcher(tell);
+        if let Err(error) = &watcher {
+            warn!("changes of the configuration are seen late, they are not told here: {error}");
+        }
+        let mut folders = Self { watcher: watcher.ok(), watched: BTreeSet::new() };
+        folders.follow(sources);
+        folders
+    }
+
+    /// Watches what the file is in now. One that was watched may have been replaced: it is watched again.
+    fn follow(&mut self, sources: &Sources) {
+        let (Some(watcher), Some(path)) = (&mut self.watcher, sources.path()) else { return };
+        let paths = [std::path::absolute(path), path.canonicalize()];
+        let folders = paths.into_iter().flatten().filter_map(|path| path.parent().map(PathBuf::from)).collect();
+        for gone in self.watched.difference(&folders) {
+            let _ = watcher.unwatch(gone);
+        }
+        for folder in &folders {
+            // One that is not there is looked for again when the file is.
+            let _ = watcher.watch(folder, RecursiveMode::NonRecursive);
+        }
+        self.watched = folders;
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,44 @@
+//! Wrong files, and what is said of each: `mistakes.txt` is the table.
+
+use tidegate_server::config::parse;
+
+const TABLE: &str = include_str!("mistakes.txt");
+const BETWEEN: &str = "\n================\n";
+const ARROW: &str = "\n----------------\n";
+
+#[test]
+fn each_mistake_is_told_with_its_place_and_what_to_write_instead() {
+    let said = |case: &str| {
+        let (text, _) = case.trim_end().split_once(ARROW).expect("a file and what is said of it");
+        let said = parse(text).expect_err(text);
+        format!("{text}{ARROW}{said}")
+    };
+    let table: Vec<String> = TABLE.split(BETWEEN).map(said).collect();
+    super::check_file("tests/config/mistakes.txt", &format!("{}\n", table.join(BETWEEN)));
+}
+
+#[test]
+fn no_mistake_shows_a_password() {
+    for text in [
+        "store.url = \"redsi://:hunter2@host/\"",
+        "store.url = \"redis://:hunter2@host/",
+        "store.url = [\"redis://:hunter2@host/\"]",
+        "[store]\nurll = \"redis://:hunter2@host/\"",
+        "store = \"redis://:hunter2@host/\"",
+    ] {
+        let said = parse(text).expect_err("wrong").to_string();
+        assert!(!said.contains("hunter2"), "{said}");
+    }
+}
+
+#[test]
+fn whatever_is_cut_off_or_changed_is_told_and_never_a_panic() {
+    let text = tidegate_server::config::STARTER.replace("\n# ", "\n");
+    for end in (0..text.len()).filter(|end| text.is_char_boundary(*end)) {
+        let _ = parse(&text[..end]).map_err(|problems| problems.to_string());
+    }
+    for text in ["\u{feff}[stor]", "a = \"é\"\n", "é = 1", "\t\t[stor]\r\n", "[store]\nurl = \"\u{1F980}\"", "a.b.c = 1", "\0"]
+    {
+        assert!(!parse(text).expect_err(text).to_string().is_empty());
+    }
+}
