@@ -269,13 +269,13 @@ impl<S: Store, H: Http> RateLimit<S, H> {
     }
 
     /// Gives back what was charged for a request that has gone before it was answered.
-    pub fn abandon(&self, mut told: S::Told<Held<S>>) {
+    pub fn abandon(&self, told: S::Told<Held<S>>) {
         let limiter = self.limiter.clone();
         self.limiter.detach(async move {
-            if let Ok(mut held) = (&mut told).await
+            if let Ok(mut held) = told.await
                 && let Some(receipt) = held.take_receipt()
             {
-                let _ = S::told(limiter.refund(receipt)).await;
+                drop(Correction::new(limiter, receipt, None)); // goes on by itself
             }
         });
     }
