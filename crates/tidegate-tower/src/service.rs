@@ -5,7 +5,6 @@ use std::{
     future::Future,
     mem,
     pin::Pin,
-    sync::Arc,
     task::{Context, Poll, Waker, ready},
 };
 
@@ -20,18 +19,18 @@ use crate::{Asked, Body, Correction, Gathering, RateLimitLayer, Stake, tower::pu
 /// A service behind a rate limit; [`RateLimitLayer`] makes it.
 pub struct RateLimitService<I, S: Store = Memory> {
     inner: I,
-    settings: Arc<RateLimitLayer<S>>,
+    settings: RateLimitLayer<S>,
 }
 
 impl<I, S: Store> RateLimitService<I, S> {
-    pub(crate) fn new(inner: I, settings: Arc<RateLimitLayer<S>>) -> Self {
+    pub(crate) fn new(inner: I, settings: RateLimitLayer<S>) -> Self {
         Self { inner, settings }
     }
 }
 
 impl<I: Clone, S: Store> Clone for RateLimitService<I, S> {
     fn clone(&self) -> Self {
-        Self { inner: self.inner.clone(), settings: Arc::clone(&self.settings) }
+        Self { inner: self.inner.clone(), settings: self.settings.clone() }
     }
 }
 
@@ -58,7 +57,7 @@ where
 
     fn call(&mut self, request: Request<Q>) -> Self::Future {
         let (head, body) = request.into_parts();
-        let settings = Arc::clone(&self.settings);
+        let settings = self.settings.clone();
         let asking = match settings.gather(&head) {
             Some(facts) => Err(facts),
             None => Ok(settings.ask(&head, Vec::new())),
@@ -148,7 +147,7 @@ pin_project! {
 
 /// What was asked of the limiter and is not answered yet.
 struct Asking<S: Store> {
-    settings: Arc<RateLimitLayer<S>>,
+    settings: RateLimitLayer<S>,
     told: Option<S::Told<Held<S>>>,
 }
 

@@ -36,8 +36,10 @@ pub trait Http: 'static {
 /// # Ok::<(), tidegate::ConfigError>(())
 /// ```
 ///
-/// Clones, and services made of it, share one limiter.
-pub struct RateLimit<S: Store = Memory, H: Http = Tower> {
+/// Clones, and services made of it, share one limiter. They cost next to nothing: axum makes some for each request.
+pub struct RateLimit<S: Store = Memory, H: Http = Tower>(Arc<Settings<S, H>>);
+
+struct Settings<S: Store, H: Http> {
     limiter: Limiter<S>,
     keys: Vec<Key<H::Request>>,
     skips: Vec<Arc<Skip<H>>>,
@@ -66,7 +68,7 @@ type Deny<H> = dyn Fn(&Refusal, &<H as Http>::Request) -> <H as Http>::Denial + 
 impl<S: Store, H: Http> RateLimit<S, H> {
     /// Limits by the policies of `limiter`, once [`by`](Self::by) or [`key`](Self::key) says whose attributes they are keyed by.
     pub fn new(limiter: Limiter<S>) -> Self {
-        Self {
+        Self(Arc::new(Settings {
             limiter,
             keys: Vec::new(),
             skips: Vec::new(),
@@ -77,7 +79,13 @@ impl<S: Store, H: Http> RateLimit<S, H> {
             on_decision: None,
             denial: None,
             dialect: Dialect::default(),
-        }
+        }))
+    }
+
+    /// Changes what is set here, and not in clones.
+    fn set(mut self, change: impl FnOnce(&mut Settings<S, H>)) -> Self {
+        change(Arc::make_mut(&mut self.0));
+        self
     }
 
     /// What a limiter of one simple quota ([`Limiter::in_memory`]) counts by: the attribute `key`.
@@ -99,22 +107,20 @@ impl<S: Store, H: Http> RateLimit<S, H> {
         self.with(Key { name: attribute.into(), fact: Arc::new(fact), is_required: true })
     }
 
-    fn with(mut self, key: Key<H::Request>) -> Self {
-        self.keys.push(key);
-        self
+    fn with(self, key: Key<H::Request>) -> Self {
+        self.set(|settings| settings.keys.push(key))
     }
 
     /// Requests that are not limited, nor counted: health checks, preflights. Any of several such rules is enough.
     #[must_use]
-    pub fn skip_if(mut self, skip: impl Fn(&H::Request) -> bool + Send + Sync + 'static) -> Self {
-        self.skips.push(Arc::new(skip));
-        self
+    pub fn skip_if(self, skip: impl Fn(&H::Request) -> bool + Send + Sync + 'static) -> Self {
+        self.set(|settings| settings.skips.push(Arc::new(skip)))
     }
 
     /// What a request costs; 1 unless set.
     #[must_use]
     pub fn cost(self, cost: impl Fn(&H::Request) -> u64 + Send + Sync + 'static) -> Self {
-        Self { cost: Some(Arc::new(cost)), ..self }
+        self.set(|settings| settings.cost = Some(Arc::new(cost)))
     }
 
     /// Counts only requests whose response is such. They are charged before they run, so that requests in parallel cannot slip by, and
@@ -132,42 +138,42 @@ impl<S: Store, H: Http> RateLimit<S, H> {
     /// ```
     #[must_use]
     pub fn charge_if(self, charge_if: impl Fn(&H::Response) -> bool + Send + Sync + 'static) -> Self {
-        Self { charge_if: Some(Arc::new(charge_if)), ..self }
+        self.set(|settings| settings.charge_if = Some(Arc::new(charge_if)))
     }
 
     /// Corrects what was charged to what the response says, if it says so.
     #[must_use]
     pub fn settle_with(self, actual: impl Fn(&H::Response) -> Option<u64> + Send + Sync + 'static) -> Self {
-        Self { settle_with: Some(Arc::new(actual)), ..self }
+        self.set(|settings| settings.settle_with = Some(Arc::new(actual)))
     }
 
     /// Corrects what was charged to what the handler says, by the [`Settle`] in the request's extensions, until the end of the body.
     #[must_use]
     pub fn settle_by_handler(self) -> Self {
-        Self { settle_by_handler: true, ..self }
+        self.set(|settings| settings.settle_by_handler = true)
     }
 
     /// Is called with each decision, allowed or denied: for metrics. No label should be made of keys, which anybody can make up.
     #[must_use]
     pub fn on_decision(self, hook: impl Fn(&Decision, &H::Request) + Send + Sync + 'static) -> Self {
-        Self { on_decision: Some(Arc::new(hook)), ..self }
+        self.set(|settings| settings.on_decision = Some(Arc::new(hook)))
     }
 
     /// What is answered to who is refused, in the place of problem+json. The headers of the dialect are added to it.
     #[must_use]
     pub fn denial(self, denial: impl Fn(&Refusal, &H::Request) -> H::Denial + Send + Sync + 'static) -> Self {
-        Self { denial: Some(Arc::new(denial)), ..self }
+        self.set(|settings| settings.denial = Some(Arc::new(denial)))
     }
 
     /// The headers of responses.
     #[must_use]
     pub fn dialect(self, dialect: Dialect) -> Self {
-        Self { dialect, ..self }
+        self.set(|settings| settings.dialect = dialect)
     }
 
     /// The limiter.
     pub fn limiter(&self) -> &Limiter<S> {
-        &self.limiter
+        &self.0.limiter
     }
 }
 
@@ -179,10 +185,10 @@ impl<S: Store, H: Http> RateLimit<S, H> {
             Kind::Late(fact) => Some(fact(request)),
             Kind::Address(_) | Kind::Now(_) => None,
         };
-        if !self.keys.iter().any(|key| matches!(key.fact.0, Kind::Late(_))) || self.skips(request) {
+        if !self.0.keys.iter().any(|key| matches!(key.fact.0, Kind::Late(_))) || self.skips(request) {
             return None;
         }
-        let facts: Vec<_> = self.keys.iter().filter_map(late).collect();
+        let facts: Vec<_> = self.0.keys.iter().filter_map(late).collect();
         Some(Box::pin(async move {
             let mut gathered = Vec::with_capacity(facts.len());
             for fact in facts {
@@ -193,7 +199,7 @@ impl<S: Store, H: Http> RateLimit<S, H> {
     }
 
     fn skips(&self, request: &H::Request) -> bool {
-        self.skips.iter().any(|skip| skip(request))
+        self.0.skips.iter().any(|skip| skip(request))
     }
 
     /// Asks the limiter about a request. `gathered` is what [`gather`](Self::gather) has come to.
@@ -203,7 +209,7 @@ impl<S: Store, H: Http> RateLimit<S, H> {
         }
         let mut gathered = gathered.into_iter();
         let mut values = SmallVec::<[(&str, Value<'_>); 2]>::new();
-        for Key { name, fact, is_required } in &self.keys {
+        for Key { name, fact, is_required } in &self.0.keys {
             let value = match &fact.0 {
                 Kind::Address(proxies) => {
                     let lines = proxies.header().map(|name| request.header_lines(name));
@@ -225,10 +231,10 @@ impl<S: Store, H: Http> RateLimit<S, H> {
         for (name, value) in &values {
             hit = hit.attribute(name, value.bytes());
         }
-        if let Some(cost) = &self.cost {
+        if let Some(cost) = &self.0.cost {
             hit = hit.cost(cost(request));
         }
-        Asked::Asking(S::told(self.limiter.hold(hit)))
+        Asked::Asking(S::told(self.0.limiter.hold(hit)))
     }
 
     /// What the answer means for a request.
@@ -237,7 +243,7 @@ impl<S: Store, H: Http> RateLimit<S, H> {
     /// When it is not to reach the service.
     pub fn admit(&self, told: Result<Held<S>, StoreError>, request: &H::Request) -> Result<Stake<S>, Refusal> {
         let mut held = told.map_err(Refusal::Store)?;
-        if let Some(hook) = &self.on_decision {
+        if let Some(hook) = &self.0.on_decision {
             hook(held.decision(), request);
         }
         if !held.is_allowed() {
@@ -246,48 +252,48 @@ impl<S: Store, H: Http> RateLimit<S, H> {
             // A clone: where the store has not answered, what it may have given is given up with the rest.
             return Err(Refusal::Denied(Box::new(held.decision().clone())));
         }
-        let claim = if self.charge_if.is_some() || self.settle_with.is_some() || self.settle_by_handler {
+        let claim = if self.0.charge_if.is_some() || self.0.settle_with.is_some() || self.0.settle_by_handler {
             let receipt = held.take_receipt();
-            let settle = self.settle_by_handler.then(Settle::default);
-            Some(Claim { limiter: self.limiter.clone(), receipt, settle, is_provisional: self.charge_if.is_some() })
+            let settle = self.0.settle_by_handler.then(Settle::default);
+            Some(Claim { limiter: self.0.limiter.clone(), receipt, settle, is_provisional: self.0.charge_if.is_some() })
         } else {
             None
         };
-        Ok(Stake::new(&self.limiter, held, claim))
+        Ok(Stake::new(&self.0.limiter, held, claim))
     }
 
     /// What a response means for what was charged; to be awaited before the response goes on, so that who has read it finds it done.
     pub fn answered(&self, stake: &mut Stake<S>, response: &H::Response) -> Option<Correction<S>> {
-        let charged = self.charge_if.as_ref().is_none_or(|charge_if| charge_if(response));
-        let actual = self.settle_with.as_ref().and_then(|settle_with| settle_with(response));
+        let charged = self.0.charge_if.as_ref().is_none_or(|charge_if| charge_if(response));
+        let actual = self.0.settle_with.as_ref().and_then(|settle_with| settle_with(response));
         stake.answered(charged, actual)
     }
 
     /// Whether a response can mean anything for what was charged.
     pub fn judges(&self) -> bool {
-        self.charge_if.is_some() || self.settle_with.is_some()
+        self.0.charge_if.is_some() || self.0.settle_with.is_some()
     }
 
     /// Gives back what was charged for a request that has gone before it was answered.
-    pub fn abandon(&self, mut told: S::Told<Held<S>>) {
-        let limiter = self.limiter.clone();
-        self.limiter.detach(async move {
-            if let Ok(mut held) = (&mut told).await
+    pub fn abandon(&self, told: S::Told<Held<S>>) {
+        let limiter = self.0.limiter.clone();
+        self.0.limiter.detach(async move {
+            if let Ok(mut held) = told.await
                 && let Some(receipt) = held.take_receipt()
             {
-                let _ = S::told(limiter.refund(receipt)).await;
+                drop(Correction::new(limiter, receipt, None)); // goes on by itself
             }
         });
     }
 
     /// The denial that was set in the place of problem+json.
     pub fn custom_denial(&self, refusal: &Refusal, request: &H::Request) -> Option<H::Denial> {
-        self.denial.as_ref().map(|denial| denial(refusal, request))
+        self.0.denial.as_ref().map(|denial| denial(refusal, request))
     }
 
     /// The dialect that was set.
     pub fn headers(&self) -> Dialect {
-        self.dialect
+        self.0.dialect
     }
 }
 
@@ -338,6 +344,12 @@ impl<Q> Clone for Key<Q> {
 impl<S: Store, H: Http> Clone for RateLimit<S, H> {
     /// The same settings and the same limiter.
     fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<S: Store, H: Http> Clone for Settings<S, H> {
+    fn clone(&self) -> Self {
         Self {
             limiter: self.limiter.clone(),
             keys: self.keys.clone(),
@@ -355,11 +367,11 @@ impl<S: Store, H: Http> Clone for RateLimit<S, H> {
 
 impl<S: Store, H: Http> fmt::Debug for RateLimit<S, H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let keys: Vec<_> = self.keys.iter().map(|key| &key.name).collect();
+        let keys: Vec<_> = self.0.keys.iter().map(|key| &key.name).collect();
         f.debug_struct("RateLimit")
-            .field("limiter", &self.limiter)
+            .field("limiter", &self.0.limiter)
             .field("keys", &keys)
-            .field("dialect", &self.dialect)
+            .field("dialect", &self.0.dialect)
             .finish_non_exhaustive()
     }
 }

@@ -124,7 +124,7 @@ pub struct Correction<S: Store> {
 }
 
 impl<S: Store> Correction<S> {
-    fn new(limiter: Limiter<S>, receipt: Receipt, actual: Option<u64>) -> Self {
+    pub(crate) fn new(limiter: Limiter<S>, receipt: Receipt, actual: Option<u64>) -> Self {
         let told = Some(correct(&limiter, &receipt, actual));
         Self { limiter, receipt, actual, told }
     }

@@ -1,7 +1,5 @@
 //! The layer for tower: services of `http`'s requests and responses.
 
-use std::sync::Arc;
-
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response, header, request, response};
 use tidegate::{Decision, Memory, Store};
@@ -37,7 +35,7 @@ impl<S: Store, I> Layer<I> for RateLimit<S, Tower> {
     type Service = RateLimitService<I, S>;
 
     fn layer(&self, inner: I) -> Self::Service {
-        RateLimitService::new(inner, Arc::new(self.clone()))
+        RateLimitService::new(inner, self.clone())
     }
 }
 
