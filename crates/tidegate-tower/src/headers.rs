@@ -1,13 +1,10 @@
 //! What a decision is in HTTP's headers: the dialects. Names and values, for whatever map they go into; numbers are rounded here, and
 //! up: a wait that is cut short is a wait in vain.
 
-use std::{
-    io::Write as _,
-    time::{Duration, SystemTime, UNIX_EPOCH},
-};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use http::{HeaderName, header::RETRY_AFTER};
-use smallvec::SmallVec;
+use smallvec::{Array, SmallVec};
 use tidegate::{Algorithm, Decision, Outcome};
 
 const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
@@ -95,6 +92,20 @@ fn seconds(duration: Duration) -> u64 {
     duration.as_secs() + u64::from(duration.subsec_nanos() > 0)
 }
 
+/// Appends a number. Each request has a few of them, and formatting takes several times as long.
+pub(crate) fn digits<A: Array<Item = u8>>(text: &mut SmallVec<A>, mut number: u64) {
+    let mut digits = [0; 20];
+    let mut first = digits.len();
+    loop {
+        first -= 1;
+        digits[first] = b'0' + (number % 10) as u8;
+        number /= 10;
+        if number == 0 {
+            return text.extend_from_slice(&digits[first..]);
+        }
+    }
+}
+
 /// A header's value in the making.
 struct Value(SmallVec<[u8; 128]>);
 
@@ -105,7 +116,7 @@ impl Value {
 
     /// An integer of Structured Fields, which has 15 digits.
     fn number(&mut self, number: u64) {
-        let _ = write!(self.0, "{}", number.min(999_999_999_999_999));
+        digits(&mut self.0, number.min(999_999_999_999_999));
     }
 
     fn parameter(&mut self, name: &[u8], number: u64) {

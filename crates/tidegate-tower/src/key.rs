@@ -6,7 +6,7 @@ use std::{borrow::Cow, fmt, future::Future, io::Write as _, net::IpAddr, pin::Pi
 use http::request::Parts;
 use smallvec::SmallVec;
 
-use crate::{Proxies, subscriber};
+use crate::{Proxies, headers::digits, subscriber};
 
 /// What facts are made of: a request's head, whichever framework has it.
 pub trait Request: 'static {
@@ -207,6 +207,18 @@ impl<Q> fmt::Debug for Fact<Q> {
 /// An address as text, which is what conditions on networks read: the client's, or of IPv6 its /64's.
 pub(crate) fn address_text(address: IpAddr) -> SmallVec<[u8; 40]> {
     let mut text = SmallVec::new();
-    let _ = write!(text, "{}", subscriber(address));
+    match subscriber(address) {
+        IpAddr::V4(address) => {
+            for (index, octet) in address.octets().into_iter().enumerate() {
+                if index > 0 {
+                    text.push(b'.');
+                }
+                digits(&mut text, octet.into());
+            }
+        }
+        IpAddr::V6(address) => {
+            let _ = write!(text, "{address}");
+        }
+    }
     text
 }
