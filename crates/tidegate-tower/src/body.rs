@@ -18,7 +18,7 @@ pin_project! {
     pub struct Body<B, S: Store = Memory> {
         #[pin]
         source: Source<B>,
-        stake: Option<Box<Stake<S>>>,
+        stake: Option<Stake<S>>,
     }
 }
 
@@ -37,7 +37,7 @@ impl<B, S: Store> Body<B, S> {
     }
 
     pub(crate) fn staked(body: B, stake: Stake<S>) -> Self {
-        Self { source: Source::Service { body }, stake: stake.lasts().then(|| Box::new(stake)) }
+        Self { source: Source::Service { body }, stake: stake.lasts().then_some(stake) }
     }
 
     pub(crate) fn refused(bytes: Bytes) -> Self {

@@ -4,11 +4,23 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use http::{HeaderName, header::RETRY_AFTER};
-use smallvec::{Array, SmallVec};
+use smallvec::SmallVec;
 use tidegate::{Algorithm, Decision, Outcome};
 
 const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+
+/// The limit, what remains, and when it is all there again.
+const DRAFT_06: [HeaderName; 3] = [
+    HeaderName::from_static("ratelimit-limit"),
+    HeaderName::from_static("ratelimit-remaining"),
+    HeaderName::from_static("ratelimit-reset"),
+];
+const X_RATELIMIT: [HeaderName; 3] = [
+    HeaderName::from_static("x-ratelimit-limit"),
+    HeaderName::from_static("x-ratelimit-remaining"),
+    HeaderName::from_static("x-ratelimit-reset"),
+];
 
 /// By which headers a response tells what is left.
 ///
@@ -62,8 +74,8 @@ impl Dialect {
                     value.0.clear();
                 }
             }
-            Self::Draft06 => value.strictest(decision, "ratelimit", Reset::Delta, &mut put),
-            Self::XRateLimit(reset) => value.strictest(decision, "x-ratelimit", *reset, &mut put),
+            Self::Draft06 => value.strictest(decision, DRAFT_06, Reset::Delta, &mut put),
+            Self::XRateLimit(reset) => value.strictest(decision, X_RATELIMIT, *reset, &mut put),
             Self::None => {}
         }
         if let Some(wait) = retry_after(decision) {
@@ -93,7 +105,7 @@ fn seconds(duration: Duration) -> u64 {
 }
 
 /// Appends a number. Each request has a few of them, and formatting takes several times as long.
-pub(crate) fn digits<A: Array<Item = u8>>(text: &mut SmallVec<A>, mut number: u64) {
+fn digits(text: &mut SmallVec<[u8; 128]>, mut number: u64) {
     let mut digits = [0; 20];
     let mut first = digits.len();
     loop {
@@ -148,15 +160,14 @@ impl Value {
         }
     }
 
-    fn strictest(&mut self, decision: &Decision, family: &str, reset: Reset, put: &mut impl FnMut(HeaderName, &[u8])) {
+    fn strictest(&mut self, decision: &Decision, names: [HeaderName; 3], reset: Reset, put: &mut impl FnMut(HeaderName, &[u8])) {
         let Some(outcome) = decision.strictest() else { return };
         let until = until(&outcome);
         let reset = match reset {
             Reset::Delta => until,
             Reset::Epoch => SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default() + until,
         };
-        for (name, number) in [("limit", outcome.limit()), ("remaining", outcome.remaining()), ("reset", seconds(reset))] {
-            let name = HeaderName::try_from(format!("{family}-{name}")).expect("made of names");
+        for (name, number) in names.into_iter().zip([outcome.limit(), outcome.remaining(), seconds(reset)]) {
             self.number(number);
             put(name, &self.0);
             self.0.clear();

@@ -19,7 +19,7 @@
 //! ```
 //!
 //! Every response tells what is left (`RateLimit`, `RateLimit-Policy`). Who is denied gets a 429 with `Retry-After` and a body of
-//! problem+json, and the service does not see the request. Handlers find the [`Decision`](tidegate::Decision) in the request's extensions.
+//! problem+json, and the service does not see the request. Handlers find the [`Decision`](tidegate::Decision), in an `Arc`, in the request's extensions.
 //!
 //! # Several policies
 //!
@@ -114,7 +114,7 @@ pub use key::{
 };
 pub use problem::{PROBLEM_JSON, Refusal};
 pub use service::{RateLimitService, ResponseFuture};
-pub use settings::{Asked, Gathered, Gathering, Http, RateLimit};
+pub use settings::{Answer, Asked, Gathered, Gathering, Http, RateLimit};
 pub use stake::{Correction, Settle, Stake};
 pub use tower::{RateLimitLayer, Tower};
 

@@ -1,7 +1,7 @@
 //! Why a request was refused, and what it is told: a status and a body of problem+json (RFC 9457). No key and no attribute's value
 //! is in it.
 
-use std::fmt::Write as _;
+use std::{fmt::Write as _, sync::Arc};
 
 use tidegate::{Decision, StoreError};
 
@@ -15,7 +15,7 @@ pub const PROBLEM_JSON: &str = "application/problem+json";
 #[non_exhaustive]
 pub enum Refusal {
     /// A policy says no: 429.
-    Denied(Box<Decision>),
+    Denied(Arc<Decision>),
     /// A [required](crate::RateLimit::require) attribute, this one, is missing: 400.
     Missing(String),
     /// The client's address is asked for and the server does not tell it: 500. See [`client_ip`](crate::client_ip).
@@ -69,7 +69,7 @@ impl Refusal {
     /// use tidegate_tower::Refusal;
     ///
     /// let denied = Limiter::in_memory(Quota::per_minute(10)).check_n("user:42", 11);
-    /// let body = Refusal::Denied(Box::new(denied)).body();
+    /// let body = Refusal::Denied(denied.into()).body();
     /// assert!(body.contains(r#""violated-policies":["default"]"#));
     /// ```
     pub fn body(&self) -> String {

@@ -5,7 +5,8 @@ use std::{
     future::Future,
     mem,
     pin::Pin,
-    task::{Context, Poll, Waker, ready},
+    sync::Arc,
+    task::{Context, Poll, ready},
 };
 
 use bytes::Bytes;
@@ -14,7 +15,7 @@ use pin_project_lite::pin_project;
 use tidegate::{Decision, Held, Memory, Store, StoreError};
 use tower_service::Service;
 
-use crate::{Asked, Body, Correction, Gathering, RateLimitLayer, Stake, tower::put};
+use crate::{Answer, Asked, Body, Correction, Gathering, RateLimitLayer, Stake, tower::put};
 
 /// A service behind a rate limit; [`RateLimitLayer`] makes it.
 pub struct RateLimitService<I, S: Store = Memory> {
@@ -64,17 +65,15 @@ where
         };
         let mut told = None;
         let state = match asking {
-            Err(facts) => State::Gathering { facts, waiting: Some((head, body, self.take())) },
+            Err(facts) => State::Gathering { facts, waiting: Box::new(Some((head, body, self.take()))) },
             Ok(Asked::Skipped) => State::Skipped { future: self.inner.call(Request::from_parts(head, body)) },
-            Ok(Asked::Refused(refusal)) => State::Refused { response: Some(settings.refuse(&refusal, &head)) },
-            // In memory the answer is there: nothing has to be kept for later, and the service that is ready runs without a clone.
-            Ok(Asked::Asking(mut asked)) => match Pin::new(&mut asked).poll(&mut Context::from_waker(Waker::noop())) {
-                Poll::Ready(held) => admit(&settings, held, head, body, &mut self.inner),
-                Poll::Pending => {
-                    told = Some(asked);
-                    State::Asking { waiting: Some((head, body, self.take())) }
-                }
-            },
+            Ok(Asked::Refused(refusal)) => State::refused(settings.refuse(&refusal, &head)),
+            // Nothing has to be kept for later, and the service that is ready runs without a clone.
+            Ok(Asked::Answered(answer)) => admit(&settings, Ok(answer), head, body, &mut self.inner),
+            Ok(Asked::Asking(asked)) => {
+                told = Some(Box::new(asked));
+                State::Asking { waiting: Box::new(Some((head, body, self.take()))) }
+            }
         };
         ResponseFuture { state, asking: Asking { settings, told } }
     }
@@ -91,7 +90,7 @@ impl<I: Clone, S: Store> RateLimitService<I, S> {
 /// Runs the service if the request is admitted.
 fn admit<I, S, Q>(
     settings: &RateLimitLayer<S>,
-    told: Result<Held<S>, StoreError>,
+    told: Result<Answer<S>, StoreError>,
     mut head: request::Parts,
     body: Q,
     inner: &mut I,
@@ -102,13 +101,13 @@ where
 {
     match settings.admit(told, &head) {
         Ok(stake) => {
-            head.extensions.insert(stake.decision().clone());
+            head.extensions.insert(Arc::clone(stake.decision()));
             if let Some(settle) = stake.settle() {
                 head.extensions.insert(settle.clone());
             }
             State::Running { future: inner.call(Request::from_parts(head, body)), stake: Some(stake) }
         }
-        Err(refusal) => State::Refused { response: Some(settings.refuse(&refusal, &head)) },
+        Err(refusal) => State::refused(settings.refuse(&refusal, &head)),
     }
 }
 
@@ -130,31 +129,42 @@ pin_project! {
 }
 
 pin_project! {
+    // What is seldom needed is boxed: a future is handed around before it is polled.
     #[project = Projected]
     enum State<I, S, Q>
     where
         I: Service<Request<Q>>,
         S: Store,
     {
-        Gathering { facts: Gathering, waiting: Option<(request::Parts, Q, I)> },
-        Asking { waiting: Option<(request::Parts, Q, I)> },
+        Gathering { facts: Gathering, waiting: Box<Option<(request::Parts, Q, I)>> },
+        Asking { waiting: Box<Option<(request::Parts, Q, I)>> },
         Skipped { #[pin] future: I::Future },
         Running { #[pin] future: I::Future, stake: Option<Stake<S>> },
-        Correcting { correction: Correction<S>, answered: Option<(I::Response, Stake<S>)> },
-        Refused { response: Option<Response<Bytes>> },
+        Correcting { correction: Box<Correction<S>>, answered: Box<Option<(I::Response, Stake<S>)>> },
+        Refused { response: Box<Option<Response<Bytes>>> },
+    }
+}
+
+impl<I, S, Q> State<I, S, Q>
+where
+    I: Service<Request<Q>>,
+    S: Store,
+{
+    fn refused(response: Response<Bytes>) -> Self {
+        Self::Refused { response: Box::new(Some(response)) }
     }
 }
 
 /// What was asked of the limiter and is not answered yet.
 struct Asking<S: Store> {
     settings: RateLimitLayer<S>,
-    told: Option<S::Told<Held<S>>>,
+    told: Option<Box<S::Told<Held<S>>>>,
 }
 
 impl<S: Store> Drop for Asking<S> {
     fn drop(&mut self) {
         if let Some(told) = self.told.take() {
-            self.settings.abandon(told);
+            self.settings.abandon(*told);
         }
     }
 }
@@ -180,10 +190,11 @@ where
                     let (head, body, mut inner) = waiting.take().expect(ONCE);
                     match settings.ask(&head, gathered) {
                         Asked::Skipped => State::Skipped { future: inner.call(Request::from_parts(head, body)) },
-                        Asked::Refused(refusal) => State::Refused { response: Some(settings.refuse(&refusal, &head)) },
+                        Asked::Refused(refusal) => State::refused(settings.refuse(&refusal, &head)),
+                        Asked::Answered(answer) => admit(settings, Ok(answer), head, body, &mut inner),
                         Asked::Asking(asked) => {
-                            *told = Some(asked);
-                            State::Asking { waiting: Some((head, body, inner)) }
+                            *told = Some(Box::new(asked));
+                            State::Asking { waiting: Box::new(Some((head, body, inner))) }
                         }
                     }
                 }
@@ -191,7 +202,7 @@ where
                     let held = ready!(Pin::new(told.as_mut().expect(ONCE)).poll(context));
                     *told = None;
                     let (head, body, mut inner) = waiting.take().expect(ONCE);
-                    admit(settings, held, head, body, &mut inner)
+                    admit(settings, held.map(Answer::new), head, body, &mut inner)
                 }
                 Projected::Skipped { future } => {
                     return future.poll(context).map_ok(|response| response.map(Body::skipped));
@@ -210,7 +221,9 @@ where
                     };
                     let stake = kept.take().expect(ONCE);
                     match correction {
-                        Some(correction) => State::Correcting { correction, answered: Some((response, stake)) },
+                        Some(correction) => {
+                            State::Correcting { correction: Box::new(correction), answered: Box::new(Some((response, stake))) }
+                        }
                         None => {
                             put(settings.headers(), stake.decision(), response.headers_mut());
                             return Poll::Ready(Ok(response.map(|body| Body::staked(body, stake))));

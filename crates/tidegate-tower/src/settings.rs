@@ -234,32 +234,35 @@ impl<S: Store, H: Http> RateLimit<S, H> {
         if let Some(cost) = &self.0.cost {
             hit = hit.cost(cost(request));
         }
-        Asked::Asking(S::told(self.0.limiter.hold(hit)))
+        match S::now(self.0.limiter.hold(hit)) {
+            Ok(held) => Asked::Answered(Answer::new(held)),
+            Err(told) => Asked::Asking(told),
+        }
     }
 
     /// What the answer means for a request.
     ///
     /// # Errors
     /// When it is not to reach the service.
-    pub fn admit(&self, told: Result<Held<S>, StoreError>, request: &H::Request) -> Result<Stake<S>, Refusal> {
-        let mut held = told.map_err(Refusal::Store)?;
+    pub fn admit(&self, told: Result<Answer<S>, StoreError>, request: &H::Request) -> Result<Stake<S>, Refusal> {
+        let Answer { mut decision, held } = told.map_err(Refusal::Store)?;
         if let Some(hook) = &self.0.on_decision {
-            hook(held.decision(), request);
+            hook(&decision, request);
         }
-        if !held.is_allowed() {
+        if !decision.is_allowed() {
             #[cfg(feature = "tracing")]
-            trace(held.decision());
-            // A clone: where the store has not answered, what it may have given is given up with the rest.
-            return Err(Refusal::Denied(Box::new(held.decision().clone())));
+            trace(&decision);
+            return Err(Refusal::Denied(decision));
         }
         let claim = if self.0.charge_if.is_some() || self.0.settle_with.is_some() || self.0.settle_by_handler {
-            let receipt = held.take_receipt();
+            let receipt = Arc::get_mut(&mut decision).and_then(Decision::take_receipt);
             let settle = self.0.settle_by_handler.then(Settle::default);
-            Some(Claim { limiter: self.0.limiter.clone(), receipt, settle, is_provisional: self.0.charge_if.is_some() })
+            let limiter = self.0.limiter.clone();
+            Some(Box::new(Claim { limiter, receipt, settle, is_provisional: self.0.charge_if.is_some() }))
         } else {
             None
         };
-        Ok(Stake::new(&self.0.limiter, held, claim))
+        Ok(Stake::new(&self.0.limiter, decision, held, claim))
     }
 
     /// What a response means for what was charged; to be awaited before the response goes on, so that who has read it finds it done.
@@ -312,8 +315,28 @@ pub enum Asked<S: Store> {
     Skipped,
     /// It cannot be decided.
     Refused(Refusal),
-    /// The answer, which is for [`RateLimit::admit`] or [`RateLimit::abandon`].
+    /// The answer, which is for [`RateLimit::admit`]: in memory it is there at once.
+    Answered(Answer<S>),
+    /// It is awaited: then it is an [`Answer`], or for [`RateLimit::abandon`].
     Asking(S::Told<Held<S>>),
+}
+
+/// What the limiter has answered. Small, because a request that is served in memory takes about as long as to copy it a few times.
+pub struct Answer<S: Store> {
+    decision: Arc<Decision>,
+    /// Where there are leases, or where some may have been given.
+    held: Option<Box<Held<S>>>,
+}
+
+impl<S: Store> Answer<S> {
+    /// What was held.
+    pub fn new(held: Held<S>) -> Self {
+        if held.is_allowed() && !held.has_leases() {
+            Self { decision: Arc::new(held.into_decision()), held: None }
+        } else {
+            Self { decision: Arc::new(held.decision().clone()), held: Some(Box::new(held)) }
+        }
+    }
 }
 
 /// Facts that are awaited, and what they have come to.

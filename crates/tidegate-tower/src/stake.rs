@@ -14,21 +14,26 @@ use tidegate::{Algorithm, Decision, Held, Limiter, Memory, Receipt, Store};
 
 /// What a request holds from its admission to its end: keep it until the response's body has ended.
 pub struct Stake<S: Store = Memory> {
-    held: Held<S>,
-    claim: Option<Claim<S>>,
+    decision: Arc<Decision>,
+    claim: Option<Box<Claim<S>>>,
     /// Where there are leases.
-    keeper: Option<Keeper<S>>,
+    keeper: Option<Box<Keeper<S>>>,
 }
 
 impl<S: Store> Stake<S> {
-    pub(crate) fn new(limiter: &Limiter<S>, held: Held<S>, claim: Option<Claim<S>>) -> Self {
-        let keeper = held.has_leases().then(|| Keeper { limiter: limiter.clone(), state: Keeping::Idle });
-        Self { held, claim, keeper }
+    pub(crate) fn new(
+        limiter: &Limiter<S>,
+        decision: Arc<Decision>,
+        held: Option<Box<Held<S>>>,
+        claim: Option<Box<Claim<S>>>,
+    ) -> Self {
+        let keeper = |held: Box<Held<S>>| Box::new(Keeper { held: *held, limiter: limiter.clone(), state: Keeping::Idle });
+        Self { decision, claim, keeper: held.map(keeper) }
     }
 
     /// The decision by which it was admitted.
-    pub fn decision(&self) -> &Decision {
-        self.held.decision()
+    pub fn decision(&self) -> &Arc<Decision> {
+        &self.decision
     }
 
     /// The handle by which the actual cost is told, where there is something to settle.
@@ -55,12 +60,12 @@ impl<S: Store> Stake<S> {
     /// # Panics
     /// As [`Limiter::sleep`], where there are leases.
     pub fn poll_keep(&mut self, context: &mut Context<'_>) {
-        let Some(Keeper { limiter, state }) = &mut self.keeper else { return };
+        let Some(Keeper { held, limiter, state }) = self.keeper.as_deref_mut() else { return };
         loop {
             match state {
-                Keeping::Idle => *state = Keeping::Asleep(limiter.sleep(shortest_lease(self.held.decision()) / 3)),
+                Keeping::Idle => *state = Keeping::Asleep(limiter.sleep(shortest_lease(held.decision()) / 3)),
                 Keeping::Asleep(sleep) => match sleep.as_mut().poll(context) {
-                    Poll::Ready(()) => *state = Keeping::Renewing(S::told(self.held.renew())),
+                    Poll::Ready(()) => *state = Keeping::Renewing(S::told(held.renew())),
                     Poll::Pending => return,
                 },
                 // One that has ended is not to be had again: the request goes on without.
@@ -80,12 +85,13 @@ fn shortest_lease(decision: &Decision) -> Duration {
 
 impl<S: Store> fmt::Debug for Stake<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Stake").field("held", &self.held).finish_non_exhaustive()
+        f.debug_struct("Stake").field("decision", &self.decision).finish_non_exhaustive()
     }
 }
 
 /// Renews leases.
 struct Keeper<S: Store> {
+    held: Held<S>,
     limiter: Limiter<S>,
     state: Keeping<S>,
 }

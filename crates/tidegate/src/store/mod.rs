@@ -50,6 +50,14 @@ pub trait Store: Sized + Send + Sync + 'static {
     /// ```
     fn told<T: Send + 'static>(reply: Self::Reply<T>) -> Self::Told<T>;
 
+    /// What a reply comes to if that is known already, as it is in memory.
+    ///
+    /// # Errors
+    /// When it has to be awaited.
+    fn now<T: Send + 'static>(reply: Self::Reply<T>) -> Result<T, Self::Told<T>> {
+        Err(Self::told(reply))
+    }
+
     /// Begins to serve.
     #[doc(hidden)]
     fn start(&mut self, max_keys: usize) -> Result<(), ConfigError>;

@@ -57,6 +57,11 @@ impl Store for Memory {
         ready(Ok(reply))
     }
 
+    #[inline]
+    fn now<T: Send + 'static>(reply: T) -> Result<T, Self::Told<T>> {
+        Ok(reply)
+    }
+
     fn start(&mut self, max_keys: usize) -> Result<(), ConfigError> {
         self.ledger.bound(max_keys);
         Ok(())
