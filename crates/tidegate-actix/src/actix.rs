@@ -1,6 +1,6 @@
 //! actix's types, as settings and facts are told of them, and what is answered in them. It knows no service.
 
-use std::{borrow::Cow, collections::HashMap, net::IpAddr, ops::Deref};
+use std::{borrow::Cow, net::IpAddr, ops::Deref};
 
 use actix_web::{
     HttpMessage as _, HttpResponse,
@@ -54,8 +54,9 @@ impl tidegate_tower::Request for Request {
     }
 
     fn parameter(&self, name: &str) -> Option<String> {
-        // What `match_info` has is decoded only in part; this is what extractors see.
-        self.match_info().load::<HashMap<String, String>>().ok()?.remove(name)
+        let at = self.match_info().iter().position(|(known, _)| known == name)?;
+        // As extractors see it: what `get` tells is decoded only in part.
+        self.match_info().load::<Vec<String>>().ok()?.into_iter().nth(at)
     }
 
     fn extension<T: Send + Sync + 'static, U>(&self, look: impl FnOnce(&T) -> U) -> Option<U> {
