@@ -81,6 +81,8 @@
 //! As it is with [tower](tidegate_tower#what-stays-charged). In short: a request that is denied costs nothing; one that fails, panics or
 //! goes away holds no lease, and is charged if its work was begun, unless by `charge_if`; one that the store cannot decide is decided as
 //! its policies say.
+//!
+//! A limiter on Redis (feature `redis`) lives on the runtime that it is built in: that of `main`, like the server.
 
 mod actix;
 mod body;

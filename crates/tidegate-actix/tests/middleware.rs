@@ -194,7 +194,8 @@ async fn routes_and_path_parameters() {
     for (name, outer, inner, expected) in cases {
         let limit = |fact: Fact| Middleware(RateLimit::new(per_minute(1).0).by(fact));
         let user = web::resource("/{id}").wrap(limit(inner())).to(async || "user");
-        let app = App::new().wrap(limit(outer())).service(web::scope("/users").service(user)).route("/", web::to(async || "home"));
+        let app =
+            App::new().wrap(limit(outer())).service(web::scope("/users").service(user)).route("/", web::to(async || "home"));
         let app = init_service(app).await;
         let mut statuses = Vec::new();
         for path in ["/users/4%32", "/users/42", "/users/43", "/users/a%2Fb", "/users/%61%2fb", "/"] {
@@ -236,9 +237,10 @@ async fn addresses() {
     // Several lines are one list.
     let lines = |first: &'static str| {
         let request = request().peer_addr("10.0.0.1:1".parse().unwrap());
-        let forwarded = ["1.1.1.1", "10.0.0.2"].into_iter().fold(request.append_header(("x-forwarded-for", first)), |request, line| {
-            request.append_header(("x-forwarded-for", line))
-        });
+        let forwarded =
+            ["1.1.1.1", "10.0.0.2"].into_iter().fold(request.append_header(("x-forwarded-for", first)), |request, line| {
+                request.append_header(("x-forwarded-for", line))
+            });
         forwarded.to_srv_request()
     };
     let service = limited(RateLimit::new(per_minute(1).0).by(proxied()), ok);
@@ -612,10 +614,9 @@ async fn dialects() {
 /// Lists go on; what is told once is the inner limit's.
 #[actix_web::test]
 async fn limits_within_limits_tell_of_both() {
-    for (dialect, name, expected) in [
-        (Dialect::Draft, "ratelimit", &["\"inner\"", "\"outer\""][..]),
-        (Dialect::Draft06, "ratelimit-limit", &["1"]),
-    ] {
+    for (dialect, name, expected) in
+        [(Dialect::Draft, "ratelimit", &["\"inner\"", "\"outer\""][..]), (Dialect::Draft06, "ratelimit-limit", &["1"])]
+    {
         let limit = |name, limit| {
             let (limiter, _) = limiter([Policy::new(name, Quota::per_minute(limit))]);
             Middleware(RateLimit::new(limiter).by(header("x-user")).dialect(dialect))
