@@ -491,6 +491,14 @@ async fn a_lease_is_held_until_the_body_has_ended_or_is_dropped() {
     assert_eq!(places(&limiter), 1);
 }
 
+#[actix_web::test]
+async fn a_correction_does_not_hide_a_lease() {
+    let (limiter, _) = limiter([Policy::new("api", Quota::per_minute(5)), Policy::concurrency("at-once", 1, MINUTE)]);
+    let service = limited(RateLimit::new(limiter).by(header("x-user")).charge_if(|response| response.status == 401), ok);
+    let response = service.call(get_by("a")).await.unwrap();
+    assert_eq!(header_of(&response, "ratelimit").unwrap(), r#""api";r=4;t=60, "at-once";r=0"#);
+}
+
 /// Other middleware asks for all of a body at once.
 #[actix_web::test]
 async fn a_body_is_had_whole_unless_it_holds_a_lease() {
@@ -574,7 +582,7 @@ async fn a_denial_of_ones_own() {
     let _ = service.call(get_by("a")).await;
     let response = service.call(get_by("a")).await.unwrap();
     assert_eq!(response.status(), 418);
-    assert_eq!(header_of(&response, "retry-after").unwrap(), "7");
+    assert_eq!(response.headers().get_all(RETRY_AFTER).collect::<Vec<_>>(), ["7"]);
     assert_eq!(header_of(&response, "ratelimit").unwrap(), r#""api";r=0;t=60"#);
     assert_eq!(read_body(response).await, r#"["api"] /"#);
 }
