@@ -45,7 +45,7 @@
 //!
 //! actix runs the middleware that was wrapped last first: wrap authentication after the limit that needs it. It fills in path parameters
 //! on the way to a resource, so [`path_parameter`] finds them in middleware of that resource, and of a scope those of its prefix; around
-//! the app there are none. [`route`] is known everywhere.
+//! the app there are none. [`route`] is known everywhere; around the app it is told by the path, and guards are not asked.
 //!
 //! # By the response
 //!
