@@ -93,6 +93,7 @@
 //!
 //! [`RateLimit`] knows no service and no body: a middleware for a framework of other types implements [`Http`] and [`Request`], and calls
 //! [`gather`](RateLimit::gather), [`ask`](RateLimit::ask), [`admit`](RateLimit::admit) and [`answered`](RateLimit::answered), in this order.
+//! `tidegate-actix` is one, for actix-web.
 
 mod address;
 mod body;
