@@ -4,6 +4,7 @@
 mod bars;
 mod cases;
 mod growth;
+mod http;
 mod memory;
 mod peers;
 pub mod remote;
@@ -18,11 +19,13 @@ Tidegate beside its peers.
 
 usage: scripts/bench library [--quick] [--case SUBSTRING] [--no-memory]
        scripts/bench redis [--limitador] [--quick] [--case SUBSTRING] [--no-memory]
+       scripts/bench http [--quick]
        scripts/bench memory
        scripts/bench growth
 
   library            time per decision, then memory and growth, then what we promise and whether it holds
   redis              over Redis: CPU time of the server per decision, commands per denial, memory of the server
+  http               the layer for axum beside tower_governor's
   memory             resident bytes per key
   growth             the cost of inserting a key among few and among many
 
@@ -63,6 +66,10 @@ pub fn run(peers: Vec<Contender>) -> ExitCode {
                 bars.extend(remote::memory::run(&effort, options.filter));
             }
             bars
+        }
+        ["http", ref options @ ..] => {
+            let Some(options) = Options::parse(options) else { return misuse() };
+            http::run(options.quick)
         }
         ["memory"] => memory::run(&contenders),
         ["growth"] => growth::run(&contenders),

@@ -14,7 +14,7 @@ use actix_web::{
     dev::{Service, ServiceRequest, ServiceResponse, Transform, forward_ready},
 };
 use tidegate::{Decision, Held, Memory, Store, StoreError};
-use tidegate_tower::{Asked, Refusal};
+use tidegate_tower::{Answer, Asked, Refusal};
 
 use crate::{
     Body, RateLimit, Request,
@@ -116,10 +116,10 @@ where
             return Ok(response.map_body(|_, body| EitherBody::left(Body::skipped(body))));
         }
         Asked::Refused(refusal) => return Ok(refuse(&settings, &refusal, request)),
-        Asked::Asking(told) => told,
+        Asked::Answered(answer) => Ok(answer),
+        Asked::Asking(told) => Asking { settings: &settings, told: Some(told) }.await.map(Answer::new),
     };
-    let held = Asking { settings: &settings, told: Some(told) }.await;
-    let mut stake = match settings.admit(held, &request) {
+    let mut stake = match settings.admit(told, &request) {
         Ok(stake) => stake,
         Err(refusal) => return Ok(refuse(&settings, &refusal, request)),
     };

@@ -1,0 +1,106 @@
+//! What a layer costs a request: an axum app with it, over the same app without, called in process and not over a socket, which
+//! would take twenty times as long as either.
+
+use std::{net::SocketAddr, sync::Arc, time::Instant};
+
+use axum::{Router, body::Body, extract::ConnectInfo, http::Request, routing::get};
+use tidegate::{Algorithm, Limiter, Policy, Quota};
+use tidegate_tower::{Dialect, RateLimitLayer, Reset, client_ip};
+use tokio::runtime::{Builder, Runtime};
+use tower::{Service, ServiceExt};
+use tower_governor::{GovernorLayer, governor::GovernorConfigBuilder};
+
+use crate::bars::{Bar, median};
+
+/// Of which the median is printed.
+const ROUNDS: usize = 9;
+
+/// Clients, each by its address, each below its limit.
+const CLIENTS: u64 = 1024;
+
+const QUOTA: Quota = Quota::per_hour(10_000);
+
+/// An app, and whether it tells of limits in headers.
+struct Case {
+    name: &'static str,
+    tells: bool,
+    is_ours: bool,
+    app: Router,
+}
+
+/// Measures and prints, and returns what must hold.
+pub(crate) fn run(quick: bool) -> Vec<Bar> {
+    let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime can be had");
+    let requests = if quick { 20_000 } else { 100_000 };
+    let cases = cases();
+    let mut samples = vec![Vec::new(); cases.len()];
+    for _ in 0..ROUNDS {
+        for (case, samples) in cases.iter().zip(&mut samples) {
+            samples.push(nanoseconds(&runtime, &case.app, requests));
+        }
+    }
+    let medians: Vec<f64> = samples.iter().map(|samples| median(samples)).collect();
+    println!(
+        "\nHTTP: nanoseconds per request in an axum app, and over the bare one; {QUOTA} per address, median of {ROUNDS} rounds.\n"
+    );
+    for (case, median) in cases.iter().zip(&medians) {
+        println!("{:<34}{median:>8.0}{:>+8.0}", case.name, median - medians[0]);
+    }
+    let over = |tells: bool| {
+        let theirs = cases.iter().zip(&medians).skip(1).find(|(case, _)| !case.is_ours && case.tells == tells);
+        let theirs = theirs.map_or(f64::NAN, |(_, median)| median - medians[0]);
+        let ours = cases.iter().zip(&medians).filter(move |(case, _)| case.is_ours && case.tells == tells);
+        ours.map(move |(case, median)| (case.name.to_owned(), (median - medians[0]) / theirs)).collect::<Vec<_>>()
+    };
+    let bar =
+        |claim: &str, tells| Bar { claim: format!("layer over tower_governor's, {claim}"), ceiling: 1.0, figures: over(tells) };
+    vec![bar("both with headers", true), bar("neither with headers", false)]
+}
+
+fn bare() -> Router {
+    Router::new().route("/", get(|| async { "hello" }))
+}
+
+fn cases() -> Vec<Case> {
+    let governor = |tells| {
+        let mut config = GovernorConfigBuilder::default();
+        config.per_millisecond(QUOTA.window().as_millis() as u64 / QUOTA.limit()).burst_size(QUOTA.limit() as u32);
+        if tells {
+            let config = Arc::new(config.use_headers().finish().expect("it takes the quota"));
+            return bare().layer(GovernorLayer::new(config));
+        }
+        bare().layer(GovernorLayer::new(Arc::new(config.finish().expect("it takes the quota"))))
+    };
+    let ours = |algorithm, dialect| {
+        let policy = Policy::new("per-address", QUOTA).algorithm(algorithm);
+        let limiter = Limiter::builder().policy(policy).build().expect("every algorithm takes the quota");
+        bare().layer(RateLimitLayer::new(limiter).by(client_ip()).dialect(dialect))
+    };
+    let case = |name, tells, is_ours, app| Case { name, tells, is_ours, app };
+    vec![
+        case("bare", false, false, bare()),
+        case("tower_governor", false, false, governor(false)),
+        case("tower_governor, x-ratelimit", true, false, governor(true)),
+        case("tidegate gcra", false, true, ours(Algorithm::Gcra, Dialect::None)),
+        case("tidegate gcra, draft", true, true, ours(Algorithm::Gcra, Dialect::Draft)),
+        case("tidegate gcra, x-ratelimit", true, true, ours(Algorithm::Gcra, Dialect::XRateLimit(Reset::Delta))),
+        case("tidegate sliding-window, draft", true, true, ours(Algorithm::SlidingWindow, Dialect::Draft)),
+    ]
+}
+
+fn nanoseconds(runtime: &Runtime, app: &Router, requests: u64) -> f64 {
+    runtime.block_on(async {
+        let mut app = app.clone();
+        let start = Instant::now();
+        for n in 0..requests {
+            let client = (n % CLIENTS).to_be_bytes();
+            let address = SocketAddr::from(([10, 0, client[6], client[7]], 4711));
+            let mut request = Request::new(Body::empty());
+            request.extensions_mut().insert(ConnectInfo(address));
+            let ready = ServiceExt::<Request<Body>>::ready(&mut app).await.expect("an app is always ready");
+            let response = ready.call(request).await.expect("an app always answers");
+            assert!(response.status().is_success(), "{}", response.status());
+        }
+        start.elapsed().as_nanos() as f64 / requests as f64
+    })
+}
