@@ -46,14 +46,13 @@ pub(crate) fn run(quick: bool) -> Vec<Bar> {
     for (case, median) in cases.iter().zip(&medians) {
         println!("{:<34}{median:>8.0}{:>+8.0}", case.name, median - medians[0]);
     }
-    let over = |tells: bool| {
-        let theirs = cases.iter().zip(&medians).skip(1).find(|(case, _)| !case.is_ours && case.tells == tells);
-        let theirs = theirs.map_or(f64::NAN, |(_, median)| median - medians[0]);
-        let ours = cases.iter().zip(&medians).filter(move |(case, _)| case.is_ours && case.tells == tells);
-        ours.map(move |(case, median)| (case.name.to_owned(), (median - medians[0]) / theirs)).collect::<Vec<_>>()
+    let over: Vec<f64> = medians.iter().map(|median| median - medians[0]).collect();
+    let bar = |claim: &str, tells: bool| {
+        let with = cases.iter().zip(&over).skip(1).filter(|(case, _)| case.tells == tells);
+        let (ours, theirs): (Vec<_>, Vec<_>) = with.partition(|(case, _)| case.is_ours);
+        let figures = ours.iter().map(|(case, over)| (case.name.to_owned(), *over / theirs[0].1)).collect();
+        Bar { claim: format!("layer over tower_governor's, {claim}"), ceiling: 1.0, figures }
     };
-    let bar =
-        |claim: &str, tells| Bar { claim: format!("layer over tower_governor's, {claim}"), ceiling: 1.0, figures: over(tells) };
     vec![bar("both with headers", true), bar("neither with headers", false)]
 }
 
