@@ -22,15 +22,16 @@ mod http;
 mod recorder;
 mod settings;
 
-use std::{error, fmt, io, net::SocketAddr, sync::Arc};
+use std::{error, fmt, io, net::SocketAddr, sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
-use tidegate::{ConfigError, Limiter, Store};
+use tidegate::{ConfigError, Limiter, Redis, Store};
 use tokio::{
     net::TcpListener,
     signal::unix::{SignalKind, signal},
     sync::watch,
     task::JoinHandle,
+    time::{sleep, timeout},
 };
 use tracing::{info, warn};
 
@@ -111,7 +112,11 @@ impl Server {
             Backend::Memory(Some(snapshot)) => {
                 Self::listen(builder.snapshot(snapshot).build().map_err(wrong)?, listener, sources, config)
             }
-            Backend::Redis(redis) => Self::listen(builder.store(*redis).build().map_err(wrong)?, listener, sources, config),
+            Backend::Redis(redis) => {
+                let limiter = builder.store(*redis).build().map_err(wrong)?;
+                connected(limiter.store()).await;
+                Self::listen(limiter, listener, sources, config)
+            }
         }
     }
 
@@ -171,6 +176,20 @@ impl Server {
         drop(self.reload);
         let _ = self.stop.send(());
         let _ = self.serving.await;
+    }
+}
+
+/// Waits for the store to answer, so that the first requests find it: not for long, as it may be gone when others need this server.
+async fn connected(redis: &Redis) {
+    const PATIENCE: Duration = Duration::from_secs(2);
+    const GLANCE: Duration = Duration::from_millis(5);
+    let up = async {
+        while !redis.status().is_up {
+            sleep(GLANCE).await;
+        }
+    };
+    if timeout(PATIENCE, up).await.is_err() {
+        warn!("the store does not answer; policies decide as their on_store_error says until it does");
     }
 }
 
