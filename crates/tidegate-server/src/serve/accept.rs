@@ -25,6 +25,9 @@ pub(crate) trait Service: Send + Sync + 'static {
 /// How long connections that are told to end are still listened to: a request may be on its way.
 const LINGER: Duration = Duration::from_millis(500);
 
+/// What a connection may hold of requests at most; their heads have to fit.
+const BUFFER_BYTES: usize = 65_536;
+
 /// How long to wait when the system has no more connections to give.
 const EXHAUSTED: Duration = Duration::from_millis(100);
 
@@ -40,7 +43,7 @@ pub(crate) async fn serve<V: Service>(
 ) {
     let unseen = stop.clone();
     let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(*limits.header_timeout).pipeline_flush(true);
+    http.timer(TokioTimer::new()).header_read_timeout(*limits.header_timeout).pipeline_flush(true).max_buf_size(BUFFER_BYTES);
     let mut connections = JoinSet::new();
     let admit = |connections: &mut JoinSet<()>, stream: TcpStream, peer| {
         if connections.len() >= limits.max_connections.get() {
@@ -52,13 +55,20 @@ pub(crate) async fn serve<V: Service>(
         let _ = stream.set_nodelay(true);
         connections.spawn(connection(http.clone(), stream, service(peer), unseen.clone()));
     };
+    let mut is_exhausted = false;
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
-                Ok((stream, peer)) => admit(&mut connections, stream, peer),
+                Ok((stream, peer)) => {
+                    is_exhausted = false;
+                    admit(&mut connections, stream, peer);
+                }
                 Err(error) if is_of_one(&error) => {}
                 Err(error) => {
-                    warn!("no connection can be accepted: {error}");
+                    // Said once.
+                    if !std::mem::replace(&mut is_exhausted, true) {
+                        warn!("no connection can be accepted: {error}");
+                    }
                     sleep(EXHAUSTED).await;
                 }
             },

@@ -38,8 +38,18 @@ impl<S: Store> Gate<S> {
     }
 
     /// As [`check`](Self::check), for a hit that names its lease.
-    pub(crate) async fn acquire(&self, by: FrontEnd, hit: &Hit<'_>) -> Told {
-        self.record(by, Asked::Acquire, self.limiter.check(hit)).await
+    pub(crate) async fn acquire(&self, by: FrontEnd, hit: &Hit<'_>, named: Named) -> Told {
+        let asked = self.record(by, Asked::Acquire, self.limiter.check(hit));
+        match named {
+            Named::ByClient => asked.await,
+            Named::Here => {
+                let abandoned = Abandoned { limiter: &self.limiter, hit };
+                let told = asked.await;
+                // It is the client's now.
+                std::mem::forget(abandoned);
+                told
+            }
+        }
     }
 
     pub(crate) async fn renew(&self, hit: &Hit<'_>) -> Result<bool, StoreError> {
@@ -54,6 +64,28 @@ impl<S: Store> Gate<S> {
         let told = S::told(reply).await;
         self.recorder.decided(by, asked, &told);
         told
+    }
+}
+
+/// Who has named a lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Named {
+    /// The client, who may hold it already and knows how to release it.
+    ByClient,
+    /// This server, and nobody knows the name before there is an answer.
+    Here,
+}
+
+/// A lease that was asked for by a client that has gone: dropped, it is released.
+struct Abandoned<'g, 'h, S: Store> {
+    limiter: &'g Limiter<S>,
+    hit: &'g Hit<'h>,
+}
+
+impl<S: Store> Drop for Abandoned<'_, '_, S> {
+    fn drop(&mut self) {
+        let released = S::told(self.limiter.release(self.hit));
+        self.limiter.detach(async move { drop(released.await) });
     }
 }
 

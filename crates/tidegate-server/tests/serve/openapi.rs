@@ -51,7 +51,7 @@ async fn every_path_and_method_is_answered_and_no_other() {
 }
 
 #[tokio::test]
-async fn answers_are_what_the_document_says_and_have_nothing_else() {
+async fn answers_are_what_the_document_says() {
     let running = Running::start(POLICIES).await;
     let mut client = running.client().await;
     let document = document(&mut client).await;

@@ -1,5 +1,7 @@
 //! Two servers on one Redis.
 
+use std::time::{Duration, Instant};
+
 use tidegate_testkit::Server as RedisServer;
 use tokio::task::JoinSet;
 
@@ -59,6 +61,36 @@ async fn every_kind_of_question_can_be_asked_on_redis() {
     let lease = r#"{"attributes":{"tenant":"t"},"lease":"a"}"#;
     for (path, status) in [("acquire", 200), ("renew", 200), ("release", 200), ("renew", 409)] {
         assert_eq!(client.post(&format!("/v1/{path}"), lease).await.status, status, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn who_goes_before_there_is_an_answer_holds_no_lease() {
+    let redis = RedisServer::start();
+    let file = format!(
+        "[store]\nurl = \"{}\"\ndeadline = \"30s\"\non_error = \"error\"\n\
+         [[policy]]\nname = \"jobs\"\nkey = [\"tenant\"]\nconcurrency = {{ limit = 1, ttl = \"1h\" }}\n",
+        redis.url()
+    );
+    let running = Running::start(&file).await;
+    let body = r#"{"attributes":{"tenant":"t"}}"#;
+    let mut other = running.client().await;
+    assert_eq!(other.get("/v1/peek?tenant=t").await.json()["remaining"], 1);
+    redis.freeze();
+    let mut gone = running.client().await;
+    let head = format!(
+        "POST /v1/acquire HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
+    gone.send(format!("{head}{body}").as_bytes()).await.expect("sent");
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    drop(gone);
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    redis.thaw();
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while other.post("/v1/acquire", body).await.status != 200 {
+        assert!(Instant::now() < deadline, "the lease is held by nobody");
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 

@@ -26,7 +26,12 @@ use self::{
     request::{AcquireBody, BatchBody, Bounds, HitBody, LeaseBody, RefundBody, SettleBody},
     routes::Endpoint,
 };
-use super::{accept::Service, gate::Gate, recorder::FrontEnd, settings::Settings};
+use super::{
+    accept::Service,
+    gate::{Gate, Named},
+    recorder::FrontEnd,
+    settings::Settings,
+};
 use crate::config::Limits;
 
 type Body = Full<Bytes>;
@@ -123,8 +128,9 @@ impl<S: Store> Http<S> {
 
     async fn acquire(&self, bytes: &[u8]) -> Result<Response<Body>, Problem> {
         let AcquireBody { attributes, cost, lease } = request::json(bytes)?;
+        let named = if lease.is_some() { Named::ByClient } else { Named::Here };
         let lease = lease.unwrap_or_else(|| unguessable().into());
-        let told = self.gate.acquire(FrontEnd::Http, &attributes.hit(cost).lease(lease.as_bytes())).await;
+        let told = self.gate.acquire(FrontEnd::Http, &attributes.hit(cost).lease(lease.as_bytes()), named).await;
         Ok(answer::decision(told, Denial::Refuses, Some(&lease), self.settings.load().dialect))
     }
 }
