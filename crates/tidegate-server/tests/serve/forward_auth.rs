@@ -64,5 +64,6 @@ async fn a_denial_has_the_status_that_is_set_and_the_headers() {
         let reply = client.ask("DELETE", "/v1/auth", &[("x-forwarded-method", "GET")]).await;
         assert_eq!(reply.status, status);
         assert!(reply.header("retry-after").is_some() && reply.header("ratelimit").is_some(), "{reply:?}");
+        assert_eq!(reply.body.contains("\"status\":429"), status == 429, "{reply:?}");
     }
 }
