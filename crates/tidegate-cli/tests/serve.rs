@@ -141,6 +141,27 @@ fn a_server_that_cannot_start_says_why() {
 }
 
 #[test]
+fn the_log_is_on_standard_error_as_it_is_asked_for() {
+    let folder = tempdir().expect("a folder");
+    let ended = |variable: &str, value: &str| {
+        let mut command = command(folder.path(), &["--http", "127.0.0.1:0"]);
+        let mut process = command.env(variable, value).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it runs");
+        let mut greeted = String::new();
+        let mut output = BufReader::new(process.stdout.as_mut().expect("piped"));
+        while !greeted.contains("curl") {
+            output.read_line(&mut greeted).expect("text");
+        }
+        kill(Pid::from_raw(i32::try_from(process.id()).expect("one")), Signal::SIGTERM).expect("sent");
+        String::from_utf8(process.wait_with_output().expect("it ends").stderr).expect("text")
+    };
+    let json = ended("TIDEGATE_LOG_FORMAT", "json");
+    assert!(json.lines().count() > 0 && json.lines().all(|line| line.starts_with("{\"timestamp\":")), "{json}");
+    let text = ended("TIDEGATE_LOG_FORMAT", "text");
+    assert!(text.contains(" INFO ") && text.contains("stopped allowed=0 denied=0 failed=0"), "{text}");
+    assert_eq!(ended("TIDEGATE_LOG", "off"), "");
+}
+
+#[test]
 fn the_environment_is_heard_and_a_flag_wins() {
     let folder = tempdir().expect("a folder");
     let output = command(folder.path(), &[]).env("TIDEGATE_HTTP", "nowhere").output().expect("it runs");
