@@ -1,6 +1,7 @@
 //! The `tidegate` command. It reads what was typed and leaves the work to the file of each subcommand.
 
 mod config;
+mod serve;
 
 use std::process::ExitCode;
 
@@ -19,10 +20,13 @@ enum Command {
     /// Checks and makes configuration files
     #[command(subcommand, arg_required_else_help = true)]
     Config(config::Command),
+    /// Serves decisions over HTTP
+    Serve(serve::Command),
 }
 
 fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Config(command) => command.run(),
+        Command::Serve(command) => command.run(),
     }
 }

@@ -1,6 +1,9 @@
 //! What the Tidegate server is made of.
 //!
-//! [`config`] is what it is told, by a file, the environment and flags; [`reload`] keeps that up to date while it serves.
+//! [`config`] is what it is told, by a file, the environment and flags; [`reload`] keeps that up to date while it serves; [`serve`] is
+//! the serving; [`log`] is what it says of itself.
 
 pub mod config;
+pub mod log;
 pub mod reload;
+pub mod serve;

@@ -128,7 +128,7 @@ impl Default for ForwardAuth {
 pub struct Limits {
     /// The longest body of a request, in bytes.
     pub max_body_bytes: NonZeroUsize,
-    /// How long a client may take to send its headers.
+    /// How long a client may take to send its headers, and its body; a connection that nothing comes on is closed then too.
     pub header_timeout: Text<Duration>,
     /// Connections at once, for each listener.
     pub max_connections: NonZeroUsize,

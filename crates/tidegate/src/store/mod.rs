@@ -201,6 +201,18 @@ pub enum Source {
     Fallback,
 }
 
+impl Source {
+    /// The name in answers, metrics and logs.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Store => "store",
+            Self::Overflow => "overflow",
+            Self::DenyCache => "deny-cache",
+            Self::Fallback => "fallback",
+        }
+    }
+}
+
 /// What a store answers to an ask.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Answer {

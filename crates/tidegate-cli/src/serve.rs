@@ -1,0 +1,67 @@
+//! `tidegate serve`: the server.
+
+use std::{
+    env,
+    io::{self, Write as _},
+    process::ExitCode,
+};
+
+use clap::Args;
+use tidegate_server::{
+    config::Sources,
+    serve::{self, StartError},
+};
+
+/// A flag wins over its environment variable (`TIDEGATE_HTTP` and so on), which wins over the file.
+#[derive(Args)]
+pub(crate) struct Command {
+    /// The configuration; without one there are three policies: per-user, per-ip and per-key
+    #[arg(long, value_name = "FILE")]
+    config: Option<String>,
+    /// Where states are kept: "memory", or the address of Redis or Valkey, such as redis://127.0.0.1:6379/
+    #[arg(long, value_name = "URL")]
+    store: Option<String>,
+    /// Where JSON over HTTP and forward-auth listen, such as 127.0.0.1:8080
+    #[arg(long, value_name = "ADDR")]
+    http: Option<String>,
+    /// Where Envoy's rate limit service listens (not served by this version)
+    #[arg(long, value_name = "ADDR")]
+    grpc: Option<String>,
+    /// Where the protocol of Redis is spoken (not served by this version)
+    #[arg(long, value_name = "ADDR")]
+    resp: Option<String>,
+    /// Where metrics, health and administration listen (not served by this version)
+    #[arg(long, value_name = "ADDR")]
+    admin: Option<String>,
+}
+
+impl Command {
+    pub(crate) fn run(self) -> ExitCode {
+        let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+            Ok(runtime) => runtime,
+            Err(error) => return fail(&error.to_string(), 1),
+        };
+        let result = runtime.block_on(serve::run(self.sources()));
+        // With it the last handle of the limiter goes, and the last snapshot is written.
+        drop(runtime);
+        match result {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error @ (StartError::Config(_) | StartError::Nothing)) => fail(&error.to_string(), 2),
+            Err(error) => fail(&error.to_string(), 1),
+        }
+    }
+
+    fn sources(self) -> Sources {
+        let Self { config, store, http, grpc, resp, admin } = self;
+        let flags =
+            [("--config", config), ("--store", store), ("--http", http), ("--grpc", grpc), ("--resp", resp), ("--admin", admin)];
+        let given = flags.into_iter().filter_map(|(flag, text)| Some((flag, text?)));
+        Sources::new(given, |name| env::var(name).ok())
+    }
+}
+
+fn fail(message: &str, code: u8) -> ExitCode {
+    // Nobody may be there to read it.
+    let _ = writeln!(io::stderr(), "{message}");
+    ExitCode::from(code)
+}

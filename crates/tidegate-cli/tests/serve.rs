@@ -1,0 +1,171 @@
+//! `tidegate serve` as a shell and its clients see it.
+
+use std::{
+    fs,
+    io::{BufRead as _, BufReader, Read as _, Write as _},
+    net::{TcpListener, TcpStream},
+    path::Path,
+    process::{Child, ChildStdout, Command, Stdio},
+};
+
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use tempfile::tempdir;
+
+fn command(folder: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+    command.arg("serve").args(arguments).current_dir(folder);
+    command
+}
+
+/// A server, what it has said, and where it listens.
+struct Running {
+    process: Child,
+    output: BufReader<ChildStdout>,
+    greeting: String,
+    address: String,
+}
+
+impl Running {
+    fn start(folder: &Path, arguments: &[&str]) -> Self {
+        let mut command = command(folder, arguments);
+        let mut process = command.args(["--http", "127.0.0.1:0"]).stdout(Stdio::piped()).spawn().expect("it runs");
+        let mut output = BufReader::new(process.stdout.take().expect("piped"));
+        let mut greeting = String::new();
+        while !greeting.contains("curl") {
+            assert!(output.read_line(&mut greeting).expect("text") > 0, "{greeting}");
+        }
+        let address = greeting.split("curl -i 'http://").nth(1).and_then(|rest| rest.split('/').next()).expect("told");
+        Self { address: address.to_owned(), process, output, greeting }
+    }
+
+    fn get(&self, target: &str) -> String {
+        let mut stream = TcpStream::connect(&self.address).expect("connected");
+        write!(stream, "GET {target} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").expect("sent");
+        let mut reply = String::new();
+        stream.read_to_string(&mut reply).expect("a reply");
+        reply
+    }
+
+    /// The exit code.
+    fn end(mut self, signal: Signal) -> Option<i32> {
+        kill(Pid::from_raw(i32::try_from(self.process.id()).expect("one")), signal).expect("sent");
+        let _ = self.output.read_line(&mut self.greeting);
+        self.process.wait().expect("it ends").code()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+#[test]
+fn without_a_file_a_hundred_requests_of_a_user_are_allowed() {
+    let folder = tempdir().expect("a folder");
+    let running = Running::start(folder.path(), &[]);
+    for said in
+        ["per-user: 100/min for each user", "per-ip: ", "per-key: ", "memory", "not served by this version: grpc, resp, admin"]
+    {
+        assert!(running.greeting.contains(said), "{}", running.greeting);
+    }
+    for _ in 0..100 {
+        assert!(running.get("/v1/check?user=42").starts_with("HTTP/1.1 200 "));
+    }
+    let denied = running.get("/v1/check?user=42");
+    assert!(denied.starts_with("HTTP/1.1 429 "), "{denied}");
+    for header in ["retry-after: ", "ratelimit: \"per-user\";r=0;t=", "ratelimit-policy: \"per-user\";q=100;w=60\r\n"] {
+        assert!(denied.contains(header), "{denied}");
+    }
+    assert!(running.get("/v1/check?user=43").starts_with("HTTP/1.1 200 "));
+    assert_eq!(running.end(Signal::SIGTERM), Some(0));
+}
+
+#[test]
+fn what_was_counted_is_there_after_a_restart() {
+    let folder = tempdir().expect("a folder");
+    let file = "[store]\nsnapshot = \"counted\"\n[[policy]]\nname = \"daily\"\nkey = [\"user\"]\nquota = \"10/day\"\n";
+    fs::write(folder.path().join("tidegate.toml"), file).expect("a file");
+    for (signal, left) in [(Signal::SIGTERM, 9), (Signal::SIGINT, 8), (Signal::SIGTERM, 7)] {
+        let running = Running::start(folder.path(), &["--config", "tidegate.toml"]);
+        assert!(running.greeting.contains("memory, kept in counted"), "{}", running.greeting);
+        let reply = running.get("/v1/check?user=42");
+        assert!(reply.contains(&format!("\"remaining\":{left},")), "{reply}");
+        assert_eq!(running.end(signal), Some(0));
+    }
+}
+
+#[test]
+fn a_second_signal_does_not_wait_for_the_grace_time() {
+    let folder = tempdir().expect("a folder");
+    fs::write(folder.path().join("tidegate.toml"), "[limits]\nshutdown_grace = \"1h\"\nheader_timeout = \"1h\"").expect("a file");
+    let mut running = Running::start(folder.path(), &["--config", "tidegate.toml"]);
+    let mut unfinished = TcpStream::connect(&running.address).expect("connected");
+    let head = "POST /v1/check HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: 20\r\n\r\n";
+    unfinished.write_all(head.as_bytes()).expect("sent");
+    // By the time that another is answered, this one is under way.
+    assert!(running.get("/v1/check").starts_with("HTTP/1.1 200 "));
+    let pid = Pid::from_raw(i32::try_from(running.process.id()).expect("one"));
+    kill(pid, Signal::SIGTERM).expect("sent");
+    std::thread::sleep(std::time::Duration::from_millis(700));
+    assert!(running.process.try_wait().expect("known").is_none(), "it waits");
+    assert_eq!(running.end(Signal::SIGINT), Some(0));
+}
+
+#[test]
+fn a_server_that_cannot_start_says_why() {
+    let folder = tempdir().expect("a folder");
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = taken.local_addr().expect("one").to_string();
+    fs::write(folder.path().join("wrong.toml"), "[store]\nurll = \"memory\"").expect("a file");
+    fs::write(folder.path().join("secret.toml"), "[store]\nurl = \"redis://127.0.0.1:1/\"\npassword_file = \"none\"")
+        .expect("a file");
+    let is_taken = format!("{address} is taken by another program; end that one, or listen elsewhere with --http ADDR\n");
+    for (arguments, code, said) in [
+        (&["--http", address.as_str()][..], 1, is_taken.as_str()),
+        (&["--http", "off"], 2, "nothing listens: "),
+        (&["--store", "mysql://host/"], 2, "--store: not a store; "),
+        (&["--http", "127.0.0.1:0", "--config", "none.toml"], 2, "none.toml cannot be read: "),
+        (&["--http", "127.0.0.1:0", "--config", "wrong.toml"], 2, "wrong.toml:2:1: unknown key `urll`"),
+        (&["--http", "127.0.0.1:0", "--config", "secret.toml"], 2, "store.password_file: none cannot be read: "),
+    ] {
+        let output = command(folder.path(), arguments).output().expect("it runs");
+        let stderr = String::from_utf8(output.stderr).expect("text");
+        assert_eq!((output.status.code(), output.stdout.len()), (Some(code), 0), "{arguments:?}: {stderr}");
+        assert!(stderr.starts_with(said), "{arguments:?}: {stderr}");
+    }
+}
+
+#[test]
+fn the_log_is_on_standard_error_as_it_is_asked_for() {
+    let folder = tempdir().expect("a folder");
+    let ended = |variable: &str, value: &str| {
+        let mut command = command(folder.path(), &["--http", "127.0.0.1:0"]);
+        let mut process = command.env(variable, value).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it runs");
+        let mut greeted = String::new();
+        let mut output = BufReader::new(process.stdout.as_mut().expect("piped"));
+        while !greeted.contains("curl") {
+            output.read_line(&mut greeted).expect("text");
+        }
+        kill(Pid::from_raw(i32::try_from(process.id()).expect("one")), Signal::SIGTERM).expect("sent");
+        String::from_utf8(process.wait_with_output().expect("it ends").stderr).expect("text")
+    };
+    let json = ended("TIDEGATE_LOG_FORMAT", "json");
+    assert!(json.lines().count() > 0 && json.lines().all(|line| line.starts_with("{\"timestamp\":")), "{json}");
+    let text = ended("TIDEGATE_LOG_FORMAT", "text");
+    assert!(text.contains(" INFO ") && text.contains("stopped allowed=0 denied=0 failed=0"), "{text}");
+    assert_eq!(ended("TIDEGATE_LOG", "off"), "");
+}
+
+#[test]
+fn the_environment_is_heard_and_a_flag_wins() {
+    let folder = tempdir().expect("a folder");
+    let output = command(folder.path(), &[]).env("TIDEGATE_HTTP", "nowhere").output().expect("it runs");
+    assert!(String::from_utf8_lossy(&output.stderr).starts_with("TIDEGATE_HTTP: `nowhere`"), "{output:?}");
+    let output = command(folder.path(), &["--http", "there"]).env("TIDEGATE_HTTP", "nowhere").output().expect("it runs");
+    assert!(String::from_utf8_lossy(&output.stderr).starts_with("--http: `there`"), "{output:?}");
+}

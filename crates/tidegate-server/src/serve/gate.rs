@@ -1,0 +1,99 @@
+//! What front ends have of a limiter: they ask here, so that no decision is made without being recorded.
+
+use std::sync::Arc;
+
+use tidegate::{Decision, Hit, Limiter, Receipt, Store, StoreError};
+
+use super::recorder::{Asked, FrontEnd, Recorder};
+
+pub(crate) struct Gate<S: Store> {
+    limiter: Limiter<S>,
+    recorder: Arc<Recorder>,
+}
+
+impl<S: Store> Gate<S> {
+    pub(crate) fn new(limiter: Limiter<S>, recorder: Arc<Recorder>) -> Self {
+        Self { limiter, recorder }
+    }
+
+    /// The hit is asked when the future is polled, in the order of polling.
+    pub(crate) fn check(&self, by: FrontEnd, hit: &Hit<'_>) -> impl Future<Output = Told> + Send + use<'_, S> {
+        self.record(by, Asked::Check, self.limiter.check(hit))
+    }
+
+    pub(crate) async fn peek(&self, by: FrontEnd, hit: &Hit<'_>) -> Told {
+        self.record(by, Asked::Peek, self.limiter.peek(hit)).await
+    }
+
+    pub(crate) async fn charge(&self, by: FrontEnd, hit: &Hit<'_>) -> Told {
+        self.record(by, Asked::Charge, self.limiter.charge(hit)).await
+    }
+
+    pub(crate) async fn refund(&self, by: FrontEnd, receipt: Receipt) -> Told {
+        self.record(by, Asked::Refund, self.limiter.refund(receipt)).await
+    }
+
+    pub(crate) async fn settle(&self, by: FrontEnd, receipt: Receipt, actual: u64) -> Told {
+        self.record(by, Asked::Settle, self.limiter.settle(receipt, actual)).await
+    }
+
+    /// As [`check`](Self::check), for a hit that names its lease.
+    pub(crate) async fn acquire(&self, by: FrontEnd, hit: &Hit<'_>, named: Named) -> Told {
+        let asked = self.record(by, Asked::Acquire, self.limiter.check(hit));
+        match named {
+            Named::ByClient => asked.await,
+            Named::Here => {
+                let abandoned = Abandoned { limiter: &self.limiter, hit };
+                let told = asked.await;
+                // It is the client's now.
+                std::mem::forget(abandoned);
+                told
+            }
+        }
+    }
+
+    pub(crate) async fn renew(&self, hit: &Hit<'_>) -> Result<bool, StoreError> {
+        S::told(self.limiter.renew(hit)).await
+    }
+
+    pub(crate) async fn release(&self, hit: &Hit<'_>) -> Result<bool, StoreError> {
+        S::told(self.limiter.release(hit)).await
+    }
+
+    async fn record(&self, by: FrontEnd, asked: Asked, reply: S::Reply<Decision>) -> Told {
+        let told = S::told(reply).await;
+        self.recorder.decided(by, asked, &told);
+        told
+    }
+}
+
+/// Who has named a lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Named {
+    /// The client, who may hold it already and knows how to release it.
+    ByClient,
+    /// This server, and nobody knows the name before there is an answer.
+    Here,
+}
+
+/// A lease that was asked for by a client that has gone: dropped, it is released.
+struct Abandoned<'g, 'h, S: Store> {
+    limiter: &'g Limiter<S>,
+    hit: &'g Hit<'h>,
+}
+
+impl<S: Store> Drop for Abandoned<'_, '_, S> {
+    fn drop(&mut self) {
+        let released = S::told(self.limiter.release(self.hit));
+        self.limiter.detach(async move { drop(released.await) });
+    }
+}
+
+impl<S: Store> Clone for Gate<S> {
+    /// Another, on the newest policies: a limiter's handle is fastest while those are.
+    fn clone(&self) -> Self {
+        Self { limiter: self.limiter.clone(), recorder: Arc::clone(&self.recorder) }
+    }
+}
+
+pub(crate) type Told = Result<Decision, StoreError>;

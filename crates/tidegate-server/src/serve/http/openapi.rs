@@ -1,0 +1,118 @@
+//! The OpenAPI document: made of the table of routes and of the types that are read and written.
+
+use std::sync::LazyLock;
+
+use bytes::Bytes;
+use hyper::{Response, header, http::HeaderValue};
+use schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};
+use serde_json::{Map, Value, json};
+
+use super::{
+    Body,
+    answer::{BatchAnswer, DecisionBody, Released, Renewed},
+    problem::Problem,
+    request::{AcquireBody, BatchBody, HitBody, LeaseBody, RefundBody, SettleBody},
+    routes::{Endpoint, Methods, ROUTES, Route},
+};
+
+static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| Bytes::from(document().to_string()));
+
+pub(super) fn response() -> Response<Body> {
+    let mut response = Response::new(Body::new(DOCUMENT.clone()));
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+fn document() -> Value {
+    let settings = SchemaSettings::draft2020_12().with(|settings| settings.definitions_path = "/components/schemas".into());
+    let mut schemas = settings.into_generator();
+    let paths: Map<String, Value> = ROUTES.iter().map(|route| (route.path.to_owned(), path(route, &mut schemas))).collect();
+    let problem = schema::<Problem>(&mut schemas);
+    json!({
+        "openapi": "3.1.0",
+        "info": { "title": "Tidegate", "version": env!("CARGO_PKG_VERSION") },
+        "paths": paths,
+        "components": {
+            "schemas": schemas.take_definitions(true),
+            "responses": { "Problem": content("The request cannot be answered.", "application/problem+json", problem) },
+        },
+    })
+}
+
+fn path(route: &Route, schemas: &mut SchemaGenerator) -> Value {
+    let mut methods = Map::new();
+    if matches!(route.methods, Methods::Get | Methods::GetOrPost | Methods::Any) {
+        methods.insert("get".to_owned(), operation(route, Ask::Query, schemas));
+    }
+    if matches!(route.methods, Methods::Post | Methods::GetOrPost) {
+        methods.insert("post".to_owned(), operation(route, Ask::Body, schemas));
+    }
+    methods.into()
+}
+
+/// Where a hit is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ask {
+    Query,
+    Body,
+}
+
+fn operation(route: &Route, ask: Ask, schemas: &mut SchemaGenerator) -> Value {
+    use Endpoint::*;
+    let endpoint = route.endpoint;
+    let body = match endpoint {
+        Check | Peek | Charge => Some(schema::<HitBody<'_>>(schemas)),
+        Batch => Some(schema::<BatchBody<'_>>(schemas)),
+        Refund => Some(schema::<RefundBody>(schemas)),
+        Settle => Some(schema::<SettleBody>(schemas)),
+        Acquire => Some(schema::<AcquireBody<'_>>(schemas)),
+        Renew | Release => Some(schema::<LeaseBody<'_>>(schemas)),
+        Auth | OpenApi => None,
+    };
+    let ok = match endpoint {
+        Check | Peek | Charge | Refund | Settle | Acquire => Some(schema::<DecisionBody<'_>>(schemas)),
+        Batch => Some(schema::<BatchAnswer<'_>>(schemas)),
+        Renew => Some(schema::<Renewed>(schemas)),
+        Release => Some(schema::<Released>(schemas)),
+        Auth | OpenApi => None,
+    };
+    let mut responses = Map::new();
+    responses.insert(
+        "200".to_owned(),
+        match ok {
+            Some(schema) => content("The answer.", "application/json", schema),
+            None if endpoint == Auth => json!({ "description": "Allowed." }),
+            None => content("This document.", "application/json", json!({ "type": "object" })),
+        },
+    );
+    if matches!(endpoint, Check | Acquire | Auth) {
+        let denied = json!({ "allOf": [schema::<Problem>(schemas), schema::<DecisionBody<'_>>(schemas)] });
+        responses.insert("429".to_owned(), content("Denied.", "application/problem+json", denied));
+    }
+    if endpoint != OpenApi {
+        responses.insert("default".to_owned(), json!({ "$ref": "#/components/responses/Problem" }));
+    }
+    let mut operation = json!({ "summary": route.summary, "responses": responses });
+    if let (Ask::Body, Some(schema)) = (ask, &body) {
+        operation["requestBody"] = json!({ "required": true, "content": { "application/json": { "schema": schema } } });
+    }
+    if ask == Ask::Query && body.is_some() {
+        operation["parameters"] = json!([
+            { "name": "cost", "in": "query", "schema": { "type": "integer", "minimum": 0, "default": 1 } },
+            {
+                "name": "attributes", "in": "query", "style": "form", "explode": true,
+                "description": "Every other parameter is an attribute.",
+                "schema": { "type": "object", "additionalProperties": { "type": "string" } },
+            },
+        ]);
+    }
+    operation
+}
+
+fn content(description: &str, kind: &str, schema: Value) -> Value {
+    json!({ "description": description, "content": { kind: { "schema": schema } } })
+}
+
+fn schema<T: JsonSchema>(schemas: &mut SchemaGenerator) -> Value {
+    schemas.subschema_for::<T>().to_value()
+}

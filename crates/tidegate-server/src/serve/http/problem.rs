@@ -1,0 +1,82 @@
+//! What is said to who asks for what cannot be: problem+json (RFC 9457) with the field that is wrong.
+
+use std::borrow::Cow;
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::{Response, StatusCode, header, http::HeaderValue};
+use schemars::JsonSchema;
+use serde::Serialize;
+use tidegate::StoreError;
+use tidegate_tower::PROBLEM_JSON;
+
+/// A refusal.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Problem {
+    /// What kind of problem.
+    #[serde(rename = "type")]
+    kind: &'static str,
+    /// The status in words.
+    title: &'static str,
+    /// The status.
+    status: u16,
+    /// What is wrong, and what to send instead.
+    detail: Cow<'static, str>,
+    /// What of the request is wrong, as in `hits[2].cost`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    field: Option<String>,
+    #[serde(skip)]
+    allow: Option<&'static str>,
+}
+
+impl Problem {
+    pub(crate) fn new(status: StatusCode, detail: impl Into<Cow<'static, str>>) -> Self {
+        Self {
+            kind: "about:blank",
+            title: status.canonical_reason().unwrap_or_default(),
+            status: status.as_u16(),
+            detail: detail.into(),
+            field: None,
+            allow: None,
+        }
+    }
+
+    pub(crate) fn of(field: impl Into<String>, detail: impl Into<Cow<'static, str>>) -> Self {
+        Self { field: Some(field.into()), ..Self::new(StatusCode::BAD_REQUEST, detail) }
+    }
+
+    pub(crate) fn not_found() -> Self {
+        Self::new(StatusCode::NOT_FOUND, "There is nothing here; /openapi.json says what there is.")
+    }
+
+    pub(crate) fn method(allow: &'static str) -> Self {
+        let detail = format!("Use {allow}.");
+        Self { allow: Some(allow), ..Self::new(StatusCode::METHOD_NOT_ALLOWED, detail) }
+    }
+
+    pub(crate) fn too_large(max_body_bytes: usize) -> Self {
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, format!("A body has {max_body_bytes} bytes at most."))
+    }
+
+    pub(crate) fn response(&self) -> Response<Full<Bytes>> {
+        let body = serde_json::to_vec(self).expect("texts and numbers");
+        let mut response = Response::new(Full::from(body));
+        *response.status_mut() = StatusCode::from_u16(self.status).expect("made of one");
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(PROBLEM_JSON));
+        if let Some(allow) = self.allow {
+            headers.insert(header::ALLOW, HeaderValue::from_static(allow));
+        }
+        response
+    }
+}
+
+impl From<StoreError> for Problem {
+    fn from(error: StoreError) -> Self {
+        let detail = match error {
+            StoreError::Timeout => "The store has not answered in time; whether the hit was charged is not known.",
+            _ => "The store does not answer.",
+        };
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, detail)
+    }
+}

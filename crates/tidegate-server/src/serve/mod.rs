@@ -1,0 +1,241 @@
+//! Serving: a configuration becomes a limiter on its store and front ends that listen, until it is told to stop.
+//!
+//! ```no_run
+//! use tidegate_server::{config::Sources, serve::Server};
+//!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let sources = Sources::file("tidegate.toml");
+//! let config = sources.load()?;
+//! let server = Server::start(sources, config).await?;
+//! println!("{}", server.greeting());
+//! server.stop().await;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A front end is a listener, and a task that gives each connection a `Gate` to ask by: `Server::listen` is where they are started.
+
+mod accept;
+mod gate;
+mod greeting;
+mod http;
+mod recorder;
+mod settings;
+
+use std::{error, fmt, io, net::SocketAddr, sync::Arc, time::Duration};
+
+use arc_swap::ArcSwap;
+use tidegate::{ConfigError, Limiter, Redis, Store};
+use tokio::{
+    net::TcpListener,
+    signal::unix::{SignalKind, signal},
+    sync::watch,
+    task::JoinHandle,
+    time::{sleep, timeout},
+};
+use tracing::{info, warn};
+
+pub use self::recorder::{Asked, FrontEnd, Recorder, Totals};
+use self::{gate::Gate, http::Http, settings::Settings};
+use crate::{
+    config::{Backend, Config, Problem, Problems, Sources},
+    log::Log,
+    reload::Reload,
+};
+
+/// Serves what `sources` say until SIGTERM or SIGINT comes, and then until what is under way has been answered. It logs, and says on
+/// standard output when it has started.
+///
+/// Snapshots are written once more when the last task has gone: drop the runtime before the process ends.
+///
+/// # Errors
+/// When it cannot start.
+pub async fn run(sources: Sources) -> Result<(), StartError> {
+    let config = sources.load()?;
+    let log = Log::start(&config.log);
+    let mut interrupts = signal(SignalKind::interrupt()).map_err(StartError::Signals)?;
+    let mut terminations = signal(SignalKind::terminate()).map_err(StartError::Signals)?;
+    let server = Server::start(sources, config).await?;
+    let following = tokio::spawn(log.follow(server.config()));
+    {
+        use io::Write as _;
+        // Nobody may be there to read it.
+        let _ = io::stdout().write_all(server.greeting().as_bytes());
+    }
+    let mut told = async || {
+        tokio::select! {
+            _ = interrupts.recv() => "SIGINT",
+            _ = terminations.recv() => "SIGTERM",
+        }
+    };
+    info!("{}: answering what is under way", told().await);
+    let recorder = server.recorder();
+    tokio::select! {
+        () = server.stop() => {}
+        signal = told() => warn!("{signal} again: not waiting any longer"),
+    }
+    let Totals { allowed, denied, failed } = recorder.totals();
+    info!(allowed, denied, failed, "stopped");
+    following.abort();
+    Ok(())
+}
+
+/// A server that serves.
+pub struct Server {
+    http: SocketAddr,
+    greeting: String,
+    recorder: Arc<Recorder>,
+    reload: Reload,
+    stop: watch::Sender<()>,
+    serving: JoinHandle<()>,
+}
+
+impl Server {
+    /// Starts to serve `config`, which came from `sources`. Later ones from there come into force while it serves.
+    ///
+    /// # Errors
+    /// When an address is taken, or the store cannot be made.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub async fn start(sources: Sources, config: Config) -> Result<Self, StartError> {
+        // First of all: a second server that was started by mistake has to end before it touches a snapshot.
+        let address = config.listen.http.address().ok_or(StartError::Nothing)?;
+        let listener = TcpListener::bind(address).await.map_err(|error| StartError::Listen { address, error })?;
+        let wrong = |error: ConfigError| Problems::from(Problem::new(format!("store: {error}")));
+        let builder = Limiter::builder()
+            .policies(config.policies()?)
+            .max_keys(config.store.max_keys.get())
+            .key_secret(config.store.key_secret().map_err(Problems::from)?);
+        match config.store.backend().map_err(Problems::from)? {
+            Backend::Memory(None) => Self::listen(builder.build().map_err(wrong)?, listener, sources, config),
+            Backend::Memory(Some(snapshot)) => {
+                Self::listen(builder.snapshot(snapshot).build().map_err(wrong)?, listener, sources, config)
+            }
+            Backend::Redis(redis) => {
+                let limiter = builder.store(*redis).build().map_err(wrong)?;
+                connected(limiter.store()).await;
+                Self::listen(limiter, listener, sources, config)
+            }
+        }
+    }
+
+    fn listen<S: Store>(
+        limiter: Limiter<S>,
+        listener: TcpListener,
+        sources: Sources,
+        config: Config,
+    ) -> Result<Self, StartError> {
+        let http = listener.local_addr().map_err(|error| StartError::Listen { address: ([0; 4], 0).into(), error })?;
+        let greeting = greeting::greeting(&config, sources.path(), http);
+        let settings = Arc::new(ArcSwap::from_pointee(Settings::new(&config)?));
+        let recorder = Arc::new(Recorder::default());
+        let (stop, stopped) = watch::channel(());
+        let gate = Gate::new(limiter.clone(), Arc::clone(&recorder));
+        let limits = config.limits.clone();
+
+        let serving = tokio::spawn({
+            let settings = Arc::clone(&settings);
+            async move {
+                let service = |peer| Http::new(gate.clone(), Arc::clone(&settings), &limits, peer);
+                accept::serve(listener, &limits, stopped, service).await;
+            }
+        });
+        let apply = move |config: &Config| {
+            let new = Settings::new(config)?;
+            limiter.configure(config.policies()?)?;
+            settings.store(Arc::new(new));
+            Ok(())
+        };
+        let reload = Reload::start(sources, config, apply).map_err(StartError::Signals)?;
+        Ok(Self { http, greeting, recorder, reload, stop, serving })
+    }
+
+    /// Where HTTP listens.
+    pub fn http(&self) -> SocketAddr {
+        self.http
+    }
+
+    /// What listens, which policies hold, where states are, and what to try.
+    pub fn greeting(&self) -> &str {
+        &self.greeting
+    }
+
+    /// The configuration in force, now and later.
+    pub fn config(&self) -> watch::Receiver<Arc<Config>> {
+        self.reload.config()
+    }
+
+    /// What every decision passes.
+    pub fn recorder(&self) -> Arc<Recorder> {
+        Arc::clone(&self.recorder)
+    }
+
+    /// Accepts nobody any more, answers what is under way, and returns when that is done or the grace time is over.
+    pub async fn stop(self) {
+        drop(self.reload);
+        let _ = self.stop.send(());
+        let _ = self.serving.await;
+    }
+}
+
+/// Waits for the store to answer, so that the first requests find it: not for long, as it may be gone when others need this server.
+async fn connected(redis: &Redis) {
+    const PATIENCE: Duration = Duration::from_secs(2);
+    const GLANCE: Duration = Duration::from_millis(5);
+    let up = async {
+        while !redis.status().is_up {
+            sleep(GLANCE).await;
+        }
+    };
+    if timeout(PATIENCE, up).await.is_err() {
+        warn!("the store does not answer; policies decide as their on_store_error says until it does");
+    }
+}
+
+/// Listeners that the configuration asks for and nobody is behind yet.
+fn not_served(config: &Config) -> Vec<&'static str> {
+    let listen = &config.listen;
+    let listeners = [("grpc", &listen.grpc), ("resp", &listen.resp), ("admin", &listen.admin)];
+    listeners.into_iter().filter(|(_, listener)| listener.address().is_some()).map(|(name, _)| name).collect()
+}
+
+/// Why a server does not start.
+#[derive(Debug)]
+pub enum StartError {
+    /// The configuration is wrong, or something that it names.
+    Config(Problems),
+    /// `listen.http` is "off".
+    Nothing,
+    /// An address cannot be listened at.
+    Listen {
+        /// Which.
+        address: SocketAddr,
+        /// Why.
+        error: io::Error,
+    },
+    /// The process cannot have signals.
+    Signals(io::Error),
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Config(problems) => problems.fmt(f),
+            Self::Nothing => f.write_str("nothing listens: listen.http is \"off\"; write an address, or use --http ADDR"),
+            Self::Listen { address, error } if error.kind() == io::ErrorKind::AddrInUse => {
+                write!(f, "{address} is taken by another program; end that one, or listen elsewhere with --http ADDR")
+            }
+            Self::Listen { address, error } => write!(f, "{address} cannot be listened at: {error}"),
+            Self::Signals(error) => write!(f, "the process cannot have signals: {error}"),
+        }
+    }
+}
+
+impl error::Error for StartError {}
+
+impl From<Problems> for StartError {
+    fn from(problems: Problems) -> Self {
+        Self::Config(problems)
+    }
+}

@@ -1,0 +1,172 @@
+//! What each endpoint answers.
+
+use serde_json::{Value, json};
+use tidegate_server::{config::STARTER, serve::Totals};
+
+use super::Running;
+
+const POLICIES: &str = r#"
+[[policy]]
+name = "per-user"
+key = ["user"]
+quota = "10/hour"
+blocked = ["mallory"]
+
+[[policy]]
+name = "watched"
+key = ["ip"]
+quota = "1/hour"
+mode = "shadow"
+
+[[policy]]
+name = "jobs"
+key = ["tenant"]
+concurrency = { limit = 1, ttl = "1h" }
+"#;
+
+#[tokio::test]
+async fn the_starter_allows_a_hundred_and_then_says_when_to_come_back() {
+    let running = Running::start(STARTER).await;
+    let mut client = running.client().await;
+    for left in (0..100).rev() {
+        let reply = client.get("/v1/check?user=42").await;
+        assert_eq!((reply.status, &reply.json()["remaining"]), (200, &json!(left)));
+        assert_eq!(reply.header("ratelimit-policy"), Some("\"per-user\";q=100;w=60"));
+        assert!(reply.header("ratelimit").is_some_and(|value| value.starts_with(&format!("\"per-user\";r={left};t="))));
+        assert_eq!((reply.header("cache-control"), reply.header("retry-after")), (Some("no-store"), None));
+    }
+    let reply = client.get("/v1/check?user=42").await;
+    assert_eq!((reply.status, reply.header("content-type")), (429, Some("application/problem+json")));
+    assert_eq!(reply.header("ratelimit-policy"), Some("\"per-user\";q=100;w=60"));
+    let wait: u64 = reply.header("retry-after").expect("told").parse().expect("seconds");
+    assert!((50..=60).contains(&wait), "{wait}");
+    assert_eq!(reply.header("ratelimit"), Some(format!("\"per-user\";r=0;t={wait}").as_str()));
+    let body = reply.json();
+    let named = [&body["allowed"], &body["policy"], &body["violated-policies"], &body["retry-after"], &body["status"]];
+    assert_eq!(named, [&json!(false), &json!("per-user"), &json!(["per-user"]), &json!(wait), &json!(429)]);
+    assert_eq!(body["retry_after_ms"].as_u64().expect("told").div_ceil(1000), wait);
+    assert_eq!(running.server.recorder().totals(), Totals { allowed: 100, denied: 1, failed: 0 });
+}
+
+/// What is asked, the status, and some of the answer.
+type Row = (&'static str, &'static str, u16, Value);
+
+#[tokio::test]
+async fn every_endpoint_answers() {
+    let running = Running::start(POLICIES).await;
+    let mut client = running.client().await;
+    let all = "\"per-user\"";
+    let rows: [Row; 17] = [
+        ("/v1/peek", r#"{"attributes":{"user":"a"}}"#, 200, json!({"allowed": true, "remaining": 10, "receipt": null})),
+        ("/v1/peek", r#"{"attributes":{"user":"a"},"cost":11}"#, 200, json!({"allowed": false, "retry_after_ms": null})),
+        ("/v1/check", r#"{"attributes":{"user":"a"},"cost":4}"#, 200, json!({"limit": 10, "remaining": 6, "source": "store"})),
+        ("/v1/check", r#"{"attributes":{"user":"a"},"cost":0}"#, 200, json!({"remaining": 6, "receipt": null})),
+        ("/v1/check", r#"{"attributes":{"user":"a"},"cost":11}"#, 429, json!({"retry_after_ms": null, "status": 429})),
+        ("/v1/check", r#"{"attributes":{"user":"mallory"}}"#, 429, json!({"limit": 0, "retry_after_ms": null})),
+        ("/v1/check", r#"{"attributes":{}}"#, 200, json!({"allowed": true, "policy": null, "limit": null, "outcomes": []})),
+        ("/v1/check", r#"{"attributes":{"us\u0065r":"\u0061"}}"#, 200, json!({"remaining": 5})),
+        ("/v1/charge", r#"{"attributes":{"user":"b"},"cost":12}"#, 200, json!({"remaining": 0})),
+        ("/v1/check", r#"{"attributes":{"user":"b"}}"#, 429, json!({"policy": "per-user", "allowed": false})),
+        ("/v1/acquire", r#"{"attributes":{"tenant":"t"},"lease":"one"}"#, 200, json!({"lease": "one", "policy": "jobs"})),
+        ("/v1/acquire", r#"{"attributes":{"tenant":"t"},"lease":"two"}"#, 429, json!({"policy": "jobs", "remaining": 0})),
+        ("/v1/renew", r#"{"attributes":{"tenant":"t"},"lease":"one"}"#, 200, json!({"held": true})),
+        ("/v1/renew", r#"{"attributes":{"tenant":"t"},"lease":"two"}"#, 409, json!({"status": 409})),
+        ("/v1/release", r#"{"attributes":{"tenant":"t"},"lease":"one"}"#, 200, json!({"released": true})),
+        ("/v1/release", r#"{"attributes":{"tenant":"t"},"lease":"one"}"#, 200, json!({"released": false})),
+        ("/v1/acquire", r#"{"attributes":{"tenant":"t"}}"#, 200, json!({"allowed": true, "receipt": null})),
+    ];
+    for (path, body, status, expected) in rows {
+        let reply = client.post(path, body).await;
+        assert_eq!(reply.status, status, "{path} {body}: {reply:?}");
+        let kind = if status == 200 { "application/json" } else { "application/problem+json" };
+        assert_eq!(reply.header("content-type"), Some(kind), "{path} {body}");
+        let json = reply.json();
+        for (name, value) in expected.as_object().expect("an object") {
+            assert_eq!(&json[name], value, "{path} {body}: {name}");
+        }
+        if json["policy"] == "per-user" {
+            assert!(reply.header("ratelimit").is_some_and(|header| header.starts_with(all)), "{path} {body}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_lease_that_has_no_name_is_given_one() {
+    let running = Running::start(POLICIES).await;
+    let mut client = running.client().await;
+    let lease = client.post("/v1/acquire", r#"{"attributes":{"tenant":"t"}}"#).await.json()["lease"].clone();
+    let body = json!({"attributes": {"tenant": "t"}, "lease": lease}).to_string();
+    assert_eq!(client.post("/v1/release", body).await.json(), json!({"released": true}));
+}
+
+#[tokio::test]
+async fn receipts_give_back_once() {
+    let running = Running::start(POLICIES).await;
+    let mut client = running.client().await;
+    let check = r#"{"attributes":{"user":"a"},"cost":4}"#;
+    let left = |reply: &super::client::Reply| reply.json()["remaining"].clone();
+
+    let first = client.post("/v1/check", check).await.json()["receipt"].clone();
+    let refund = json!({ "receipt": first }).to_string();
+    assert_eq!(left(&client.post("/v1/refund", &refund).await), 10);
+    let _ = client.post("/v1/check", check).await;
+    let _ = client.post("/v1/refund", &refund).await;
+    assert_eq!(left(&client.get("/v1/peek?user=a").await), 6);
+
+    let second = client.post("/v1/check", check).await.json()["receipt"].clone();
+    let settle = json!({ "receipt": second, "cost": 1 }).to_string();
+    assert_eq!(left(&client.post("/v1/settle", &settle).await), 5);
+    let _ = client.post("/v1/settle", &settle).await;
+    assert_eq!(left(&client.get("/v1/peek?user=a").await), 5);
+}
+
+#[tokio::test]
+async fn a_batch_is_decided_in_order_each_hit_by_itself() {
+    let running = Running::start(POLICIES).await;
+    let mut client = running.client().await;
+    let hit = |cost: u64| json!({"attributes": {"user": "a"}, "cost": cost});
+    let reply = client.post("/v1/check/batch", json!({"hits": [hit(8), hit(3), hit(2), hit(1)]}).to_string()).await;
+    assert_eq!(reply.status, 200);
+    let body = reply.json();
+    let decisions = body["decisions"].as_array().expect("a list");
+    let told: Vec<_> = decisions.iter().map(|decision| (&decision["allowed"], &decision["remaining"])).collect();
+    let [yes, no] = [json!(true), json!(false)];
+    assert_eq!(told, [(&yes, &json!(2)), (&no, &json!(2)), (&yes, &json!(0)), (&no, &json!(0))]);
+    assert_eq!(client.post("/v1/check/batch", r#"{"hits":[]}"#).await.json(), json!({"decisions": []}));
+}
+
+#[tokio::test]
+async fn a_policy_that_watches_is_told_of_and_decides_nothing() {
+    let running = Running::start(POLICIES).await;
+    let mut client = running.client().await;
+    let _ = client.get("/v1/check?ip=1.2.3.4").await;
+    let reply = client.get("/v1/check?ip=1.2.3.4").await;
+    let body = reply.json();
+    assert_eq!((reply.status, &body["allowed"], &body["policy"]), (200, &json!(true), &json!(null)));
+    assert_eq!((&body["outcomes"][0]["allowed"], &body["outcomes"][0]["shadow"]), (&json!(false), &json!(true)));
+    assert_eq!(reply.header("ratelimit"), None);
+}
+
+#[tokio::test]
+async fn a_query_can_hold_any_bytes() {
+    let running = Running::start(POLICIES).await;
+    let mut client = running.client().await;
+    for (query, same) in [
+        ("user=a+b", "user=a%20b"),
+        ("user=%00%ff%25", "us%65r=%00%FF%25"),
+        ("user=&cost=1", "cost=1&user"),
+        ("user=x=y", "user=x%3Dy"),
+    ] {
+        let _ = client.get(&format!("/v1/check?{query}")).await;
+        assert_eq!(client.get(&format!("/v1/peek?{same}")).await.json()["remaining"], 9, "{query}");
+    }
+}
+
+#[tokio::test]
+async fn headers_are_of_the_dialect_that_is_set() {
+    for (dialect, name) in [("draft-06", "ratelimit-remaining"), ("x-ratelimit", "x-ratelimit-remaining")] {
+        let running = Running::start(&format!("headers.dialect = \"{dialect}\"\n{POLICIES}")).await;
+        let reply = running.client().await.get("/v1/check?user=a").await;
+        assert_eq!((reply.header(name), reply.header("ratelimit")), (Some("9"), None));
+    }
+}

@@ -1,0 +1,69 @@
+//! What proxies are told.
+
+use super::{Running, client::Client};
+
+const POLICIES: &str = r#"
+[[policy]]
+name = "per-ip"
+key = ["ip"]
+quota = "2/hour"
+
+[[policy]]
+name = "logins"
+key = ["ip", "method", "path"]
+match = { method = "POST", path = { prefix = "/login" } }
+quota = "1/hour"
+"#;
+
+async fn statuses(client: &mut Client, asked: &[&[(&str, &str)]]) -> Vec<u16> {
+    let mut statuses = Vec::new();
+    for headers in asked {
+        statuses.push(client.ask("GET", "/v1/auth", headers).await.status);
+    }
+    statuses
+}
+
+#[tokio::test]
+async fn a_client_is_who_the_trusted_proxy_says() {
+    let running = Running::start(POLICIES).await;
+    let mut client = running.client().await;
+    let [a, b] = [[("x-forwarded-for", "203.0.113.7")], [("x-forwarded-for", "6.6.6.6, 203.0.113.8")]];
+    assert_eq!(statuses(&mut client, &[&a, &a, &a, &b, &[]]).await, [200, 200, 429, 200, 200]);
+    // The same subscriber.
+    let [c, d] = [[("x-forwarded-for", "2001:db8::1")], [("x-forwarded-for", "2001:db8::2")]];
+    assert_eq!(statuses(&mut client, &[&c, &d, &c]).await, [200, 200, 429]);
+}
+
+#[tokio::test]
+async fn who_is_not_trusted_is_not_believed() {
+    let running = Running::start(&format!("[forward_auth]\ntrusted_proxies = [\"10.0.0.0/8\"]\n{POLICIES}")).await;
+    let mut client = running.client().await;
+    let asked = ["203.0.113.7", "203.0.113.8", "203.0.113.9"].map(|address| [("x-forwarded-for", address)]);
+    assert_eq!(statuses(&mut client, &asked.each_ref().map(|headers| &headers[..])).await, [200, 200, 429]);
+}
+
+#[tokio::test]
+async fn method_path_host_and_headers_are_attributes() {
+    let table = "[forward_auth]\nattributes = { ip = \"address\", method = \"method\", path = \"path\", host = \"host\", key = \"header:X-Api-Key\" }\n";
+    let policies = "[[policy]]\nname = \"keys\"\nkey = [\"key\", \"host\"]\nquota = \"1/hour\"\n";
+    let running = Running::start(&format!("{table}{POLICIES}{policies}")).await;
+    let mut client = running.client().await;
+    let login = |address| [("x-forwarded-for", address), ("x-forwarded-method", "POST"), ("x-forwarded-uri", "/login?a=1")];
+    assert_eq!(statuses(&mut client, &[&login("1.1.1.1"), &login("1.1.1.1"), &login("1.1.1.2")]).await, [200, 429, 200]);
+    let keyed = |host| [("x-api-key", "k"), ("x-forwarded-host", host), ("x-forwarded-for", "1.1.1.3")];
+    assert_eq!(statuses(&mut client, &[&keyed("a"), &keyed("a"), &keyed("b")]).await, [200, 429, 200]);
+}
+
+#[tokio::test]
+async fn a_denial_has_the_status_that_is_set_and_the_headers() {
+    for status in [429, 403] {
+        let running = Running::start(&format!("forward_auth.denial_status = {status}\n{POLICIES}")).await;
+        let mut client = running.client().await;
+        assert_eq!(statuses(&mut client, &[&[], &[]]).await, [200, 200]);
+        // Whatever method the proxy asks by.
+        let reply = client.ask("DELETE", "/v1/auth", &[("x-forwarded-method", "GET")]).await;
+        assert_eq!((reply.status, reply.header("cache-control")), (status, Some("no-store")));
+        assert!(reply.header("retry-after").is_some() && reply.header("ratelimit").is_some(), "{reply:?}");
+        assert_eq!(reply.body.contains("\"status\":429"), status == 429, "{reply:?}");
+    }
+}

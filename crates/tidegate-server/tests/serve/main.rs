@@ -1,0 +1,39 @@
+//! The server as its clients see it: real sockets, in this process.
+
+mod bounds;
+mod client;
+mod endpoints;
+mod forward_auth;
+mod openapi;
+mod redis;
+mod reloading;
+mod stopping;
+mod wrong;
+
+use std::fs;
+
+use tempfile::TempDir;
+use tidegate_server::{config::Sources, serve::Server};
+
+/// A server that serves this file, at a port of its own.
+struct Running {
+    server: Server,
+    folder: TempDir,
+}
+
+impl Running {
+    async fn start(file: &str) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("tidegate.toml");
+        fs::write(&path, file).expect("a file");
+        let flags = [("--config", path.display().to_string()), ("--http", "127.0.0.1:0".to_owned())];
+        let sources = Sources::new(flags, |_| None);
+        let config = sources.load().unwrap_or_else(|problems| panic!("{problems}"));
+        let server = Server::start(sources, config).await.unwrap_or_else(|error| panic!("{error}"));
+        Self { server, folder }
+    }
+
+    async fn client(&self) -> client::Client {
+        client::Client::connect(self.server.http()).await
+    }
+}

@@ -1,0 +1,112 @@
+//! Two servers on one Redis.
+
+use std::time::{Duration, Instant};
+
+use tidegate_testkit::Server as RedisServer;
+use tokio::task::JoinSet;
+
+use super::Running;
+
+const LIMIT: usize = 500;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_servers_admit_exactly_the_limit() {
+    let redis = RedisServer::start();
+    // Whoever has to wait for this machine waits: it is Redis that is to decide.
+    let file = format!(
+        "[store]\nurl = \"{}\"\ndeadline = \"30s\"\non_error = \"error\"\n\
+         [[policy]]\nname = \"per-user\"\nkey = [\"user\"]\nquota = \"{LIMIT}/hour\"\n",
+        redis.url()
+    );
+    let servers = [Running::start(&file).await, Running::start(&file).await];
+    let mut clients = JoinSet::new();
+    for number in 0..8 {
+        let mut client = servers[number % 2].client().await;
+        clients.spawn(async move {
+            let mut allowed = 0;
+            for _ in 0..LIMIT / 4 {
+                let reply = client.post("/v1/check", r#"{"attributes":{"user":"42"}}"#).await;
+                assert!([200, 429].contains(&reply.status), "{reply:?}");
+                let source = reply.json()["source"].clone();
+                assert!(source == "store" || source == "deny-cache", "{source}");
+                allowed += usize::from(reply.status == 200);
+            }
+            allowed
+        });
+    }
+    assert_eq!(clients.join_all().await.into_iter().sum::<usize>(), LIMIT);
+    let both = servers.each_ref().map(|running| running.server.recorder().totals());
+    assert_eq!(both.iter().map(|totals| totals.allowed).sum::<u64>(), LIMIT as u64);
+    assert!(both.iter().all(|totals| totals.allowed > 0 && totals.failed == 0), "{both:?}");
+}
+
+#[tokio::test]
+async fn every_kind_of_question_can_be_asked_on_redis() {
+    let redis = RedisServer::start();
+    let file = format!(
+        "[store]\nurl = \"{}\"\ndeadline = \"30s\"\non_error = \"error\"\n\
+         [[policy]]\nname = \"per-user\"\nkey = [\"user\"]\nquota = \"10/hour\"\n\
+         [[policy]]\nname = \"jobs\"\nkey = [\"tenant\"]\nconcurrency = {{ limit = 1, ttl = \"1h\" }}\n",
+        redis.url()
+    );
+    let running = Running::start(&file).await;
+    let mut client = running.client().await;
+    let hits = r#"{"hits":[{"attributes":{"user":"a"},"cost":8},{"attributes":{"user":"a"},"cost":3},{"attributes":{"user":"a"},"cost":2}]}"#;
+    let decisions = client.post("/v1/check/batch", hits).await.json();
+    let allowed = decisions["decisions"].as_array().expect("a list").iter().map(|decision| decision["allowed"].clone());
+    assert_eq!(allowed.collect::<Vec<_>>(), [true, false, true]);
+    let refund = serde_json::json!({ "receipt": decisions["decisions"][0]["receipt"] }).to_string();
+    assert_eq!(client.post("/v1/refund", refund).await.json()["remaining"], 8);
+    assert_eq!(client.post("/v1/charge", r#"{"attributes":{"user":"a"},"cost":9}"#).await.json()["remaining"], 0);
+    let lease = r#"{"attributes":{"tenant":"t"},"lease":"a"}"#;
+    for (path, status) in [("acquire", 200), ("renew", 200), ("release", 200), ("renew", 409)] {
+        assert_eq!(client.post(&format!("/v1/{path}"), lease).await.status, status, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn who_goes_before_there_is_an_answer_holds_no_lease() {
+    let redis = RedisServer::start();
+    let file = format!(
+        "[store]\nurl = \"{}\"\ndeadline = \"30s\"\non_error = \"error\"\n\
+         [[policy]]\nname = \"jobs\"\nkey = [\"tenant\"]\nconcurrency = {{ limit = 1, ttl = \"1h\" }}\n",
+        redis.url()
+    );
+    let running = Running::start(&file).await;
+    let body = r#"{"attributes":{"tenant":"t"}}"#;
+    let mut other = running.client().await;
+    assert_eq!(other.get("/v1/peek?tenant=t").await.json()["remaining"], 1);
+    redis.freeze();
+    let mut gone = running.client().await;
+    let head = format!(
+        "POST /v1/acquire HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
+    gone.send(format!("{head}{body}").as_bytes()).await.expect("sent");
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    drop(gone);
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    redis.thaw();
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while other.post("/v1/acquire", body).await.status != 200 {
+        assert!(Instant::now() < deadline, "the lease is held by nobody");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_does_not_answer_is_a_503_where_a_policy_says_so() {
+    let mut redis = RedisServer::start();
+    let file = format!(
+        "[store]\nurl = \"{}\"\non_error = \"error\"\n[[policy]]\nname = \"all\"\nkey = []\nquota = \"9/s\"\n",
+        redis.url()
+    );
+    redis.kill();
+    let running = Running::start(&file).await;
+    let mut client = running.client().await;
+    let reply = client.post("/v1/check", r#"{"attributes":{}}"#).await;
+    assert_eq!((reply.status, reply.header("content-type")), (503, Some("application/problem+json")));
+    let batch = client.post("/v1/check/batch", r#"{"hits":[{"attributes":{}}]}"#).await;
+    assert_eq!((batch.status, &batch.json()["decisions"][0]["status"]), (200, &serde_json::json!(503)));
+    assert_eq!(client.ask("GET", "/v1/auth", &[]).await.status, 503);
+}
