@@ -207,7 +207,7 @@ pub(crate) fn decision(told: Told, denial: Denial, lease: Option<&str>, dialect:
 
 /// A denial: a problem, and the decision.
 pub(crate) fn denied(decision: Decision, dialect: Dialect) -> Response<Body> {
-    let refusal = Refusal::Denied(Box::new(decision));
+    let refusal = Refusal::Denied(decision.into());
     let mut body = refusal.body().into_bytes();
     // The members of one object and those of another.
     if let (Some(b'}'), Some(decision)) = (body.pop(), refusal.decision()) {
