@@ -105,6 +105,23 @@ fn what_was_counted_is_there_after_a_restart() {
 }
 
 #[test]
+fn a_second_signal_does_not_wait_for_the_grace_time() {
+    let folder = tempdir().expect("a folder");
+    fs::write(folder.path().join("tidegate.toml"), "[limits]\nshutdown_grace = \"1h\"\nheader_timeout = \"1h\"").expect("a file");
+    let mut running = Running::start(folder.path(), &["--config", "tidegate.toml"]);
+    let mut unfinished = TcpStream::connect(&running.address).expect("connected");
+    let head = "POST /v1/check HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: 20\r\n\r\n";
+    unfinished.write_all(head.as_bytes()).expect("sent");
+    // By the time that another is answered, this one is under way.
+    assert!(running.get("/v1/check").starts_with("HTTP/1.1 200 "));
+    let pid = Pid::from_raw(i32::try_from(running.process.id()).expect("one"));
+    kill(pid, Signal::SIGTERM).expect("sent");
+    std::thread::sleep(std::time::Duration::from_millis(700));
+    assert!(running.process.try_wait().expect("known").is_none(), "it waits");
+    assert_eq!(running.end(Signal::SIGINT), Some(0));
+}
+
+#[test]
 fn a_server_that_cannot_start_says_why() {
     let folder = tempdir().expect("a folder");
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -126,6 +143,27 @@ fn a_server_that_cannot_start_says_why() {
         assert_eq!((output.status.code(), output.stdout.len()), (Some(code), 0), "{arguments:?}: {stderr}");
         assert!(stderr.starts_with(said), "{arguments:?}: {stderr}");
     }
+}
+
+#[test]
+fn the_log_is_on_standard_error_as_it_is_asked_for() {
+    let folder = tempdir().expect("a folder");
+    let ended = |variable: &str, value: &str| {
+        let mut command = command(folder.path(), &["--http", "127.0.0.1:0"]);
+        let mut process = command.env(variable, value).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it runs");
+        let mut greeted = String::new();
+        let mut output = BufReader::new(process.stdout.as_mut().expect("piped"));
+        while !greeted.contains("curl") {
+            output.read_line(&mut greeted).expect("text");
+        }
+        kill(Pid::from_raw(i32::try_from(process.id()).expect("one")), Signal::SIGTERM).expect("sent");
+        String::from_utf8(process.wait_with_output().expect("it ends").stderr).expect("text")
+    };
+    let json = ended("TIDEGATE_LOG_FORMAT", "json");
+    assert!(json.lines().count() > 0 && json.lines().all(|line| line.starts_with("{\"timestamp\":")), "{json}");
+    let text = ended("TIDEGATE_LOG_FORMAT", "text");
+    assert!(text.contains(" INFO ") && text.contains("stopped allowed=0 denied=0 failed=0"), "{text}");
+    assert_eq!(ended("TIDEGATE_LOG", "off"), "");
 }
 
 #[test]

@@ -74,9 +74,9 @@ impl fmt::Display for Receipt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{:016x}", self.origin.mark(), self.id)?;
         for Charged { policy, algorithm, key, terms, at, cost } in &self.charges {
-            write!(f, ":{policy},{algorithm},")?;
-            key.to_bytes().iter().try_for_each(|byte| write!(f, "{byte:02x}"))?;
-            write!(f, ",{},{},{at},{cost}", terms.0, terms.1)?;
+            let hex = hex(key);
+            let key = str::from_utf8(&hex).map_err(|_| fmt::Error)?;
+            write!(f, ":{policy},{algorithm},{key},{},{},{at},{cost}", terms.0, terms.1)?;
         }
         f.write_char(';')
     }
@@ -111,6 +111,17 @@ fn parse_charged(text: &str) -> Option<Charged> {
     let terms = Terms(number()?, number()?);
     let (at, cost) = (number()?, number()?);
     fields.next().is_none().then_some(Charged { policy, algorithm, key, terms, at, cost })
+}
+
+/// All at once: two digits at a time are what a receipt would take longest for.
+fn hex(key: &Key) -> [u8; 2 * Key::BYTES] {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let mut hex = [0; 2 * Key::BYTES];
+    for (digits, byte) in hex.chunks_mut(2).zip(key.to_bytes()) {
+        digits[0] = DIGITS[usize::from(byte >> 4)];
+        digits[1] = DIGITS[usize::from(byte & 15)];
+    }
+    hex
 }
 
 fn parse_key(hex: &str) -> Option<Key> {

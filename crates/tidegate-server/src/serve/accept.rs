@@ -25,8 +25,8 @@ pub(crate) trait Service: Send + Sync + 'static {
 /// How long connections that are told to end are still listened to: a request may be on its way.
 const LINGER: Duration = Duration::from_millis(500);
 
-/// What a connection may hold of requests at most; their heads have to fit.
-const BUFFER_BYTES: usize = 65_536;
+/// The longest head of a request, and what is read of one connection at a time.
+const HEAD_BYTES: usize = 65_536;
 
 /// How long to wait when the system has no more connections to give.
 const EXHAUSTED: Duration = Duration::from_millis(100);
@@ -43,7 +43,10 @@ pub(crate) async fn serve<V: Service>(
 ) {
     let unseen = stop.clone();
     let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(*limits.header_timeout).pipeline_flush(true).max_buf_size(BUFFER_BYTES);
+    http.timer(TokioTimer::new())
+        .header_read_timeout(*limits.header_timeout)
+        .max_header_size(HEAD_BYTES)
+        .max_buf_size(HEAD_BYTES);
     let mut connections = JoinSet::new();
     let admit = |connections: &mut JoinSet<()>, stream: TcpStream, peer| {
         if connections.len() >= limits.max_connections.get() {

@@ -47,6 +47,16 @@ async fn a_body_that_is_too_large_is_refused_before_it_is_read() {
 }
 
 #[tokio::test]
+async fn a_head_that_is_too_large_is_refused() {
+    let running = Running::start("").await;
+    let mut client = running.client().await;
+    let head = format!("GET /v1/check HTTP/1.1\r\nhost: a\r\nx-long: {}\r\n\r\n", "a".repeat(70_000));
+    client.send(head.as_bytes()).await.expect("sent");
+    assert_eq!(client.reply().await.expect("a reply").status, 431);
+    assert_eq!(running.server.recorder().totals().allowed, 0);
+}
+
+#[tokio::test]
 async fn a_body_may_come_in_pieces() {
     let running = Running::start("").await;
     let mut client = running.client().await;

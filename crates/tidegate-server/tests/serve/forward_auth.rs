@@ -62,7 +62,8 @@ async fn a_denial_has_the_status_that_is_set_and_the_headers() {
         assert_eq!(statuses(&mut client, &[&[], &[]]).await, [200, 200]);
         // Whatever method the proxy asks by.
         let reply = client.ask("DELETE", "/v1/auth", &[("x-forwarded-method", "GET")]).await;
-        assert_eq!(reply.status, status);
+        assert_eq!((reply.status, reply.header("cache-control")), (status, Some("no-store")));
         assert!(reply.header("retry-after").is_some() && reply.header("ratelimit").is_some(), "{reply:?}");
+        assert_eq!(reply.body.contains("\"status\":429"), status == 429, "{reply:?}");
     }
 }

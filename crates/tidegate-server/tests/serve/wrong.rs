@@ -11,6 +11,9 @@ use super::{Running, client::Client};
 const ALL: &str = "[limits]\nmax_batch = 3\n[[policy]]\nname = \"all\"\nkey = []\nquota = \"1000000000/day\"\n";
 const LIMIT: u64 = 1_000_000_000;
 
+/// A body, and the field of it that is wrong.
+type Row = (&'static str, Option<&'static str>);
+
 async fn left(client: &mut Client) -> u64 {
     client.get("/v1/peek").await.json()["remaining"].as_u64().expect("told")
 }
@@ -54,7 +57,7 @@ async fn wrong_bodies_are_refused_with_the_field() {
         (r#"{"receipt":7,"cost":1}"#, Some("receipt")),
     ];
     let lease = [(r#"{"attributes":{}}"#, Some("lease")), (r#"{"attributes":{},"lease":7}"#, Some("lease"))];
-    let tables: [(&str, &[(&str, Option<&str>)]); 10] = [
+    let tables: [(&str, &[Row]); 10] = [
         ("/v1/check", &hit),
         ("/v1/peek", &hit),
         ("/v1/charge", &hit),

@@ -195,7 +195,7 @@ pub(crate) fn decision(told: Told, denial: Denial, lease: Option<&str>, dialect:
         Err(error) => return Problem::from(error).response(),
     };
     if denial == Denial::Refuses && !decision.is_allowed() {
-        return denied(decision, StatusCode::TOO_MANY_REQUESTS, dialect);
+        return denied(decision, dialect);
     }
     let receipt = decision.take_receipt();
     let mut body = Vec::with_capacity(640);
@@ -206,9 +206,8 @@ pub(crate) fn decision(told: Told, denial: Denial, lease: Option<&str>, dialect:
 }
 
 /// A denial: a problem, and the decision.
-pub(crate) fn denied(decision: Decision, status: StatusCode, dialect: Dialect) -> Response<Body> {
-    let decision = Box::new(decision);
-    let refusal = Refusal::Denied(decision);
+pub(crate) fn denied(decision: Decision, dialect: Dialect) -> Response<Body> {
+    let refusal = Refusal::Denied(Box::new(decision));
     let mut body = refusal.body().into_bytes();
     // The members of one object and those of another.
     if let (Some(b'}'), Some(decision)) = (body.pop(), refusal.decision()) {
@@ -217,7 +216,7 @@ pub(crate) fn denied(decision: Decision, status: StatusCode, dialect: Dialect) -
         body[at] = b',';
     }
     let mut response = json_response(body);
-    *response.status_mut() = status;
+    *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(PROBLEM_JSON));
     if let Some(decision) = refusal.decision() {

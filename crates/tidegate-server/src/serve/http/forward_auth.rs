@@ -27,8 +27,14 @@ impl<S: Store> Http<S> {
             Err(error) => return Problem::from(error).response(),
         };
         if !decision.is_allowed() {
-            let status = StatusCode::from_u16(settings.denial_status).unwrap_or(StatusCode::TOO_MANY_REQUESTS);
-            return answer::denied(decision, status, settings.dialect);
+            let mut response = answer::denied(decision, settings.dialect);
+            if settings.denial_status == StatusCode::FORBIDDEN {
+                // For nginx, which drops the body; that tells of a 429.
+                *response.status_mut() = StatusCode::FORBIDDEN;
+                *response.body_mut() = Body::default();
+                response.headers_mut().remove(header::CONTENT_TYPE);
+            }
+            return response;
         }
         let mut response = Response::new(Body::default());
         answer::tell(&decision, settings.dialect, response.headers_mut());

@@ -24,7 +24,7 @@ use self::{
     answer::{Denial, Released, Renewed},
     problem::Problem,
     request::{AcquireBody, BatchBody, Bounds, HitBody, LeaseBody, RefundBody, SettleBody},
-    routes::Endpoint,
+    routes::{Endpoint, Methods},
 };
 use super::{
     accept::Service,
@@ -57,14 +57,11 @@ impl<S: Store> Http<S> {
         if !route.methods.allow(&head.method) {
             return Err(Problem::method(route.methods.names()));
         }
-        match route.endpoint {
-            Endpoint::Auth => return Ok(self.forward_auth(&head).await),
-            Endpoint::OpenApi => return Ok(openapi::response()),
-            _ => {}
-        }
-        let bytes = match head.method {
-            Method::GET => Bytes::new(),
-            _ => request::body(&head.headers, body, self.bounds).await?,
+        let bytes = match route.methods {
+            Methods::Post | Methods::GetOrPost if head.method == Method::POST => {
+                request::body(&head.headers, body, self.bounds).await?
+            }
+            _ => Bytes::new(),
         };
         let hit = || match head.method {
             Method::GET => request::query(head.uri.query().unwrap_or_default()),
@@ -108,13 +105,11 @@ impl<S: Store> Http<S> {
                 return Ok(answer::json(&Released { released }));
             }
             Endpoint::Batch => return self.batch(&bytes).await,
-            Endpoint::Auth | Endpoint::OpenApi => return Err(Problem::not_found()),
+            Endpoint::Auth => return Ok(not_stored(self.forward_auth(&head).await)),
+            Endpoint::OpenApi => return Ok(openapi::response()),
         };
-        let mut response = answer::decision(told, denial, None, self.settings.load().dialect);
-        if head.method == Method::GET {
-            response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-        }
-        Ok(response)
+        let response = answer::decision(told, denial, None, self.settings.load().dialect);
+        Ok(if head.method == Method::GET { not_stored(response) } else { response })
     }
 
     async fn batch(&self, bytes: &[u8]) -> Result<Response<Body>, Problem> {
@@ -140,6 +135,12 @@ impl<S: Store> Service for Http<S> {
         let (head, body) = request.into_parts();
         self.respond(head, body).await.unwrap_or_else(|problem| problem.response())
     }
+}
+
+/// The same, for nobody to answer by another time.
+fn not_stored(mut response: Response<Body>) -> Response<Body> {
+    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
 }
 
 /// A name that nobody else uses.
