@@ -107,12 +107,13 @@ impl Config {
         faults
     }
 
-    /// What would let others than this machine administer the server.
+    /// What would let others than those with a token administer the server, or see the token.
     pub(crate) fn admin_fault(&self) -> Option<Fault> {
         let is_open = self.listen.admin.address().is_some_and(|address| !address.ip().is_loopback());
-        is_open.then(|| {
-            let message = "this can be reached from elsewhere, where tokens need TLS, which this version does not serve; write a \
-                           loopback address, such as \"127.0.0.1:9090\", and put a proxy in front that serves by TLS";
+        let is_guarded = self.admin.write_token_file.is_some() && self.admin.cert_file.is_some();
+        (is_open && !is_guarded).then(|| {
+            let message = "who can reach this can change the server; write a loopback address, or in [admin] write_token_file = \
+                           \"/path\" with a secret in that file, and cert_file and key_file for TLS";
             Fault::new("listen.admin", message)
         })
     }

@@ -23,7 +23,7 @@ pub struct Listen {
     pub grpc: Text<Listener>,
     /// The protocol of Redis.
     pub resp: Text<Listener>,
-    /// Metrics, health and administration, on loopback: other addresses need TLS, which this version does not serve.
+    /// Metrics, health and administration. Other addresses than loopback need `admin.write_token_file` and `admin.cert_file`.
     pub admin: Text<Listener>,
 }
 
@@ -162,7 +162,7 @@ pub struct Admin {
     pub write_token_file: Option<PathBuf>,
     /// Names by which browsers may call it, beside addresses and `localhost`.
     pub allowed_hosts: Vec<String>,
-    /// A file with a certificate (PEM), to serve by TLS; refused by this version, which does not.
+    /// A file with a certificate (PEM), to serve by TLS.
     pub cert_file: Option<PathBuf>,
     /// A file with the certificate's key (PEM).
     pub key_file: Option<PathBuf>,

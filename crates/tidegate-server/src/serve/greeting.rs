@@ -15,7 +15,8 @@ pub(super) fn greeting(config: &Config, file: Option<&Path>, http: SocketAddr, a
     }
     line("http", &format!("http://{http}, forward-auth at /v1/auth, OpenAPI at /openapi.json"));
     if let Some(admin) = admin {
-        line("admin", &format!("http://{admin}, metrics at /metrics, health at /healthz and /readyz"));
+        let scheme = if config.admin.cert_file.is_some() { "https" } else { "http" };
+        line("admin", &format!("{scheme}://{admin}, metrics at /metrics, health at /healthz and /readyz"));
     }
     let missing = super::not_served(config);
     if !missing.is_empty() {

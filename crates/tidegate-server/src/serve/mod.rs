@@ -27,6 +27,7 @@ mod note;
 mod policies;
 mod recorder;
 mod settings;
+mod tls;
 
 use std::{error, fmt, io, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -43,7 +44,7 @@ use tracing::{info, warn};
 
 pub use self::recorder::{Asked, FrontEnd, Recorder, Totals};
 use self::{
-    admin::{Access, Admin, Administration},
+    admin::{Admin, Administration, Entry},
     decision_log::DecisionLog,
     gate::Gate,
     http::Http,
@@ -123,7 +124,7 @@ impl Server {
     /// # Panics
     /// Outside of a tokio runtime.
     pub async fn start(sources: Sources, config: Config) -> Result<Self, StartError> {
-        let access = admin::access(&config)?;
+        let entry = Entry::new(&config)?;
         // First of all: a second server that was started by mistake has to end before it touches a snapshot.
         let http = bind("--http", config.listen.http.address().ok_or(StartError::Nothing)?).await?;
         let admin = match config.listen.admin.address() {
@@ -137,15 +138,15 @@ impl Server {
             .max_keys(config.store.max_keys.get())
             .key_secret(config.store.key_secret().map_err(Problems::from)?);
         match config.store.backend().map_err(Problems::from)? {
-            Backend::Memory(None) => Self::listen(builder.build().map_err(wrong)?, |_| None, listeners, access, sources, config),
+            Backend::Memory(None) => Self::listen(builder.build().map_err(wrong)?, |_| None, listeners, entry, sources, config),
             Backend::Memory(Some(snapshot)) => {
                 let limiter = builder.snapshot(snapshot).build().map_err(wrong)?;
-                Self::listen(limiter, |_| None, listeners, access, sources, config)
+                Self::listen(limiter, |_| None, listeners, entry, sources, config)
             }
             Backend::Redis(redis) => {
                 let limiter = builder.store(*redis).build().map_err(wrong)?;
                 connected(limiter.store()).await;
-                Self::listen(limiter, |redis| Some(redis.status()), listeners, access, sources, config)
+                Self::listen(limiter, |redis| Some(redis.status()), listeners, entry, sources, config)
             }
         }
     }
@@ -154,7 +155,7 @@ impl Server {
         limiter: Limiter<S>,
         store: fn(&S) -> Option<Status>,
         listeners: Listeners,
-        access: Access,
+        entry: Entry,
         sources: Sources,
         config: Config,
     ) -> Result<Self, StartError> {
@@ -181,7 +182,7 @@ impl Server {
                     let http = Http::new(gate.clone(), Arc::clone(&settings), &limits, peer);
                     recorder.metrics.connected("http", http)
                 };
-                accept::serve(listeners.http, &limits, stopped, service).await;
+                accept::serve(listeners.http, None, &limits, stopped, service).await;
             }
         });
         let apply = {
@@ -199,7 +200,7 @@ impl Server {
         let (stop_admin, admin_stopped) = watch::channel(());
         let administering = listeners.admin.map(|listener| {
             let shared = Arc::new(Administration {
-                access,
+                access: entry.access,
                 policies,
                 recorder: Arc::clone(&recorder),
                 store,
@@ -214,7 +215,7 @@ impl Server {
                 };
                 // Clients of the front ends have had the grace time.
                 let limits = Limits { shutdown_grace: Text::known("1s"), ..limits };
-                accept::serve(listener, &limits, admin_stopped, service).await;
+                accept::serve(listener, entry.tls, &limits, admin_stopped, service).await;
             })
         });
         Ok(Self { http, admin, greeting, recorder, reload, stop, serving, stop_admin, administering })

@@ -1,13 +1,21 @@
 //! The admin surface: who may do what, and what it does.
 
-use std::{fs, time::Duration};
+use std::{fs, sync::Arc, time::Duration};
 
 use serde_json::{Value, json};
 use tidegate_server::{
-    config::{Config, Sources, parse},
+    config::{Admin, Config, Sources, parse},
     serve::{Server, StartError},
 };
 use tidegate_testkit::Server as RedisServer;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+};
+use tokio_rustls::{
+    TlsConnector,
+    rustls::{ClientConfig, RootCertStore, crypto::ring},
+};
 
 use super::{
     Running,
@@ -305,24 +313,91 @@ async fn a_server_that_stops_is_not_ready() {
 }
 
 #[tokio::test]
-async fn who_could_be_reached_from_elsewhere_does_not_start() {
-    let reachable = "this can be reached from elsewhere";
-    for (listen, admin) in
-        [("0.0.0.0:0", ""), ("0.0.0.0:0", "write_token_file = \"token\""), ("[::]:0", "write_token_file = \"token\"")]
-    {
-        let problems = parse(&format!("[listen]\nadmin = \"{listen}\"\n[admin]\n{admin}\n")).expect_err("it is refused");
-        assert!(problems.to_string().contains(reachable), "{problems}");
+async fn who_could_be_reached_from_elsewhere_needs_a_token_and_tls() {
+    let (token, pair) = ("write_token_file = \"none\"\n", "cert_file = \"none\"\nkey_file = \"none\"\n");
+    let said = "who can reach this can change the server";
+    for listen in ["0.0.0.0:0", "[::]:0", "192.0.2.1:9090"] {
+        let read = |admin: &str| parse(&format!("[listen]\nadmin = \"{listen}\"\n[admin]\n{admin}\n"));
+        for admin in ["", token, pair, "read_token_file = \"none\"\ncert_file = \"none\"\nkey_file = \"none\"\n"] {
+            let problems = read(admin).expect_err("it is refused").to_string();
+            assert!(problems.contains(said), "{problems}");
+        }
+        read(&format!("{token}{pair}")).expect("right");
     }
+    // Though nobody has read it.
     let mut config = parse("[listen]\nhttp = \"127.0.0.1:0\"\nadmin = \"127.0.0.1:0\"").expect("right");
-    config.admin.read_token_file = Some("none".into());
-    let refused = async |config: &Config| match Server::start(Sources::file("none"), config.clone()).await {
+    config.listen.admin = parse("[listen]\nhttp = \"0.0.0.0:0\"").expect("right").listen.http;
+    assert!(refused(&config).await.contains(said));
+}
+
+async fn refused(config: &Config) -> String {
+    match Server::start(Sources::file("none"), config.clone()).await {
         Err(error @ StartError::Config(_)) => error.to_string(),
         _ => panic!("it is served"),
+    }
+}
+
+#[tokio::test]
+async fn by_tls_it_is_the_same() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let write = |name: &str, text: String| {
+        let path = folder.path().join(name);
+        fs::write(&path, text).expect("a file");
+        path
     };
-    assert!(refused(&config).await.contains("admin.read_token_file: none cannot be read"));
-    config.admin.cert_file = Some("a.pem".into());
-    assert!(refused(&config).await.contains("this version does not serve by TLS"));
-    // Though nobody has read it.
-    config.listen.admin = parse("[listen]\nhttp = \"0.0.0.0:0\"").expect("right").listen.http;
-    assert!(refused(&config).await.contains(reachable));
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
+    let cert = write("admin.pem", made.cert.pem());
+    let key = write("admin.key", made.signing_key.serialize_pem());
+    let token = write("token", "sesame".to_owned());
+    let admin = format!("[admin]\ncert_file = {cert:?}\nkey_file = {key:?}\nwrite_token_file = {token:?}\n");
+    let running = Running::start(&format!("{admin}{PER_USER}")).await;
+    assert!(running.server.greeting().contains("admin   https://127.0.0.1:"), "{}", running.server.greeting());
+
+    let mut roots = RootCertStore::empty();
+    roots.add(made.cert.der().clone()).expect("a root");
+    let client = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
+    let client = client.with_safe_default_protocol_versions().expect("some").with_root_certificates(roots).with_no_client_auth();
+    let address = running.server.admin().expect("it listens");
+    for (bearer, status) in [("sesame", "200"), ("wrong", "401")] {
+        let stream = TcpStream::connect(address).await.expect("connected");
+        let name = "localhost".try_into().expect("a name");
+        let mut stream = TlsConnector::from(Arc::new(client.clone())).connect(name, stream).await.expect("TLS");
+        let request = format!(
+            "GET /v1/policies HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {bearer}\r\nconnection: close\r\n\r\n"
+        );
+        stream.write_all(request.as_bytes()).await.expect("sent");
+        let mut reply = Vec::new();
+        stream.read_to_end(&mut reply).await.expect("a reply");
+        assert!(reply.starts_with(format!("HTTP/1.1 {status} ").as_bytes()), "{}", reply.escape_ascii());
+    }
+    // Who speaks without it is not answered.
+    let mut plain = running.admin().await;
+    plain.send(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n").await.expect("sent");
+    assert!(plain.reply().await.is_err());
+}
+
+#[tokio::test]
+async fn files_that_hold_something_else_are_named() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("text");
+    fs::write(&path, "sesame").expect("a file");
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
+    let cert = folder.path().join("cert");
+    fs::write(&cert, made.cert.pem()).expect("a file");
+    let config = parse("[listen]\nhttp = \"127.0.0.1:0\"\nadmin = \"127.0.0.1:0\"").expect("right");
+    for (admin, said) in [
+        (Admin { read_token_file: Some("none".into()), ..Admin::default() }, "admin.read_token_file: none cannot be read"),
+        (
+            Admin { cert_file: Some(path.clone()), key_file: Some(path.clone()), ..Admin::default() },
+            "text holds no certificate (PEM)",
+        ),
+        (
+            Admin { cert_file: Some(cert.clone()), key_file: Some(path.clone()), ..Admin::default() },
+            "text holds no private key (PEM)",
+        ),
+        (Admin { cert_file: Some(cert.clone()), ..Admin::default() }, "a certificate and its key go together"),
+    ] {
+        let told = refused(&Config { admin, ..config.clone() }).await;
+        assert!(told.contains(said) && !told.contains("sesame"), "{told}");
+    }
 }

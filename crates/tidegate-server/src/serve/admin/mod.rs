@@ -19,10 +19,11 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tidegate::{ConfigError, Outcome, Status, Store};
 use tokio::sync::watch;
+use tokio_rustls::TlsAcceptor;
 use tracing::info;
 
 use self::{
-    access::Role,
+    access::{Access, Role},
     routes::{Endpoint, Lost},
 };
 use super::{
@@ -36,30 +37,32 @@ use super::{
     note::harmless,
     policies::Policies,
     recorder::Recorder,
+    tls,
 };
 use crate::{
     config::{Config, Fault, Problem as ConfigProblem, Problems},
     reload::Reloads,
 };
 
-pub(crate) use self::access::Access;
-
 type Body = Full<Bytes>;
 
 /// Policies may be many.
 const MAX_BODY_BYTES: usize = 1 << 20;
 
-/// Who may do what, by this configuration.
-pub(crate) fn access(config: &Config) -> Result<Access, Problems> {
-    // Who has made a configuration without reading it is held to this too.
-    if let Some(Fault { key, message }) = config.admin_fault() {
-        return Err(ConfigProblem::new(format!("{key}: {message}")).into());
+/// Who comes in, and how.
+pub(crate) struct Entry {
+    pub(crate) access: Access,
+    pub(crate) tls: Option<TlsAcceptor>,
+}
+
+impl Entry {
+    pub(crate) fn new(config: &Config) -> Result<Self, Problems> {
+        // Who has made a configuration without reading it is held to this too.
+        if let Some(Fault { key, message }) = config.admin_fault() {
+            return Err(ConfigProblem::new(format!("{key}: {message}")).into());
+        }
+        Ok(Self { access: Access::new(&config.admin)?, tls: tls::acceptor(&config.admin)? })
     }
-    if config.admin.cert_file.is_some() {
-        let message = "admin.cert_file: this version does not serve by TLS; leave it out, and put a proxy in front that does";
-        return Err(ConfigProblem::new(message).into());
-    }
-    Access::new(&config.admin).map_err(Problems::from)
 }
 
 /// What all connections share.
