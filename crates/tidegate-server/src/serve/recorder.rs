@@ -17,7 +17,7 @@ pub enum FrontEnd {
 }
 
 impl FrontEnd {
-    /// All, in the order of their numbers.
+    /// All, in the order of their numbers: each is counted by itself.
     pub(crate) const ALL: [Self; 2] = [Self::Http, Self::ForwardAuth];
 
     /// The name in metrics and logs.

@@ -1,6 +1,10 @@
 //! The admin surface: who may do what, and what it does.
 
-use std::{fs, sync::Arc, time::Duration};
+use std::{
+    fs, io,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use serde_json::{Value, json};
 use tidegate_server::{
@@ -213,6 +217,49 @@ async fn what_is_wrong_changes_nothing_and_is_explained() {
     let unsaid = admin.admin("POST /v1/reset", &[("content-length", "0")], "").await;
     assert!(is_problem(&unsaid, 415), "{unsaid:?}");
     assert_eq!(look(&mut admin, "/v1/policies").await, before);
+}
+
+/// What was logged.
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().expect("whole").extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn each_change_is_a_line_in_the_log_without_anything_of_a_hit() {
+    let lines = Lines::default();
+    let writer = lines.clone();
+    let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
+    // Everything here is on one thread.
+    let _logged = tracing::subscriber::set_default(subscriber);
+    let running = Running::start(PER_USER).await;
+    let mut admin = running.admin().await;
+    for (request, body) in [
+        ("GET /v1/inspect?policy=per-user&user=sesame", ""),
+        ("POST /v1/reset", r#"{"attributes":{"user":"sesame"}}"#),
+        ("PATCH /v1/policies/per-user", r#"{"quota":"sesame"}"#),
+        ("PATCH /v1/policies/sesame", r#"{"quota":"1/s"}"#),
+        ("PATCH /v1/policies/per-user", r#"{"quota":"9/hour","blocked":["sesame"]}"#),
+        ("PUT /v1/policies", r#"{"policies":[]}"#),
+    ] {
+        admin.admin(request, &[], body).await;
+    }
+    let text = String::from_utf8(lines.0.lock().expect("whole").clone()).expect("text");
+    let audit: Vec<&str> = text.lines().filter(|line| line.contains("tidegate::audit")).collect();
+    assert_eq!(audit.len(), 3, "{text}");
+    for (line, said) in audit.iter().zip(["a key was reset", "a policy was changed", "the policies were replaced"]) {
+        assert!(line.contains(said) && line.contains("peer=127.0.0.1:") && line.contains("role=Write"), "{line}");
+    }
+    assert!(audit[0].contains("per-user") && audit[1].contains("per-user") && !text.contains("sesame"), "{text}");
 }
 
 /// What can be looked at, in memory and on Redis.
