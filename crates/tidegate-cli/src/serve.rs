@@ -30,7 +30,7 @@ pub(crate) struct Command {
     /// Where the protocol of Redis is spoken (not served by this version)
     #[arg(long, value_name = "ADDR")]
     resp: Option<String>,
-    /// Where metrics, health and administration listen (not served by this version)
+    /// Where metrics, health and administration listen, such as 127.0.0.1:9090
     #[arg(long, value_name = "ADDR")]
     admin: Option<String>,
 }

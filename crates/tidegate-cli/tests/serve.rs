@@ -16,7 +16,7 @@ use tempfile::tempdir;
 
 fn command(folder: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
-    command.arg("serve").args(arguments).current_dir(folder);
+    command.arg("serve").args(arguments).current_dir(folder).env("TIDEGATE_ADMIN", "127.0.0.1:0");
     command
 }
 
@@ -68,9 +68,14 @@ impl Drop for Running {
 fn without_a_file_a_hundred_requests_of_a_user_are_allowed() {
     let folder = tempdir().expect("a folder");
     let running = Running::start(folder.path(), &[]);
-    for said in
-        ["per-user: 100/min for each user", "per-ip: ", "per-key: ", "memory", "not served by this version: grpc, resp, admin"]
-    {
+    for said in [
+        "per-user: 100/min for each user",
+        "per-ip: ",
+        "per-key: ",
+        "memory",
+        "not served by this version: grpc, resp\n",
+        "/metrics",
+    ] {
         assert!(running.greeting.contains(said), "{}", running.greeting);
     }
     for _ in 0..100 {

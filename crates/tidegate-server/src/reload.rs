@@ -49,6 +49,12 @@ struct Counts {
     failed: AtomicU64,
 }
 
+impl Counts {
+    fn told(&self) -> Reloads {
+        Reloads { ok: self.ok.load(Relaxed), failed: self.failed.load(Relaxed) }
+    }
+}
+
 impl Reload {
     /// Begins with `config`, which came from `sources`. Each later one is given to `apply`, which refuses it or puts it into force as
     /// a whole, and is then handed out.
@@ -107,7 +113,13 @@ impl Reload {
 
     /// How often it was read again.
     pub fn counts(&self) -> Reloads {
-        Reloads { ok: self.counts.ok.load(Relaxed), failed: self.counts.failed.load(Relaxed) }
+        self.counts.told()
+    }
+
+    /// Tells that, now and later.
+    pub(crate) fn counter(&self) -> impl Fn() -> Reloads + Send + Sync + 'static {
+        let counts = Arc::clone(&self.counts);
+        move || counts.told()
     }
 }
 

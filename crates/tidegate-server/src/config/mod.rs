@@ -103,16 +103,23 @@ impl Config {
         faults.extend(half_a_pair("store", &self.store.cert_file, &self.store.key_file));
         faults.extend(half_a_pair("admin", &self.admin.cert_file, &self.admin.key_file));
         faults.extend(self.listen.faults());
-        let is_open = self.listen.admin.address().is_some_and(|address| !address.ip().is_loopback());
-        if is_open && self.admin.write_token_file.is_none() {
-            let message = "who can reach this can change the server; write a loopback address, or a secret into a file and \
-                           write_token_file = \"/path\" in [admin]";
-            faults.push(Fault::new("listen.admin", message));
-        }
+        faults.extend(self.admin_fault());
         faults
     }
 
-    fn policy_faults(&self) -> Vec<Fault> {
+    /// What would let others than those with a token administer the server, or see the token.
+    pub(crate) fn admin_fault(&self) -> Option<Fault> {
+        let is_open = self.listen.admin.address().is_some_and(|address| !address.ip().is_loopback());
+        let is_guarded = self.admin.write_token_file.is_some() && self.admin.cert_file.is_some();
+        (is_open && !is_guarded).then(|| {
+            let message = "who can reach this can change the server; write a loopback address, or in [admin] write_token_file = \
+                           \"/path\" with a secret in that file, and cert_file and key_file for TLS";
+            Fault::new("listen.admin", message)
+        })
+    }
+
+    /// What is wrong with the policies.
+    pub(crate) fn policy_faults(&self) -> Vec<Fault> {
         let mut faults = Vec::new();
         for (index, table) in self.policy.iter().enumerate() {
             if let Err(fault) = table.policy(self.store.on_error) {

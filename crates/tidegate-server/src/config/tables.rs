@@ -23,7 +23,7 @@ pub struct Listen {
     pub grpc: Text<Listener>,
     /// The protocol of Redis.
     pub resp: Text<Listener>,
-    /// Metrics, health and administration. Other addresses than loopback need `admin.write_token_file`.
+    /// Metrics, health and administration. Other addresses than loopback need `admin.write_token_file` and `admin.cert_file`.
     pub admin: Text<Listener>,
 }
 

@@ -8,11 +8,13 @@ use http_body_util::Full;
 use hyper::{Request, Response, body::Incoming, header, http::HeaderValue, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
+    io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream},
     sync::watch,
     task::JoinSet,
     time::{sleep, timeout},
 };
+use tokio_rustls::TlsAcceptor;
 use tracing::warn;
 
 use crate::config::Limits;
@@ -37,6 +39,7 @@ const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\nc
 /// Serves until `stop` changes, and then for as long as requests are under way, up to the grace time.
 pub(crate) async fn serve<V: Service>(
     listener: TcpListener,
+    tls: Option<TlsAcceptor>,
     limits: &Limits,
     mut stop: watch::Receiver<()>,
     service: impl Fn(SocketAddr) -> V,
@@ -56,7 +59,18 @@ pub(crate) async fn serve<V: Service>(
         }
         // Small answers are not to wait for more of them.
         let _ = stream.set_nodelay(true);
-        connections.spawn(connection(http.clone(), stream, service(peer), unseen.clone()));
+        let (http, service, stop) = (http.clone(), service(peer), unseen.clone());
+        match &tls {
+            None => connections.spawn(connection(http, stream, service, stop)),
+            Some(tls) => {
+                let greeted = timeout(*limits.header_timeout, tls.accept(stream));
+                connections.spawn(async move {
+                    if let Ok(Ok(stream)) = greeted.await {
+                        connection(http, stream, service, stop).await;
+                    }
+                })
+            }
+        };
     };
     let mut is_exhausted = false;
     loop {
@@ -106,7 +120,12 @@ fn is_of_one(error: &io::Error) -> bool {
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted)
 }
 
-async fn connection<V: Service>(http: http1::Builder, stream: TcpStream, service: V, mut stop: watch::Receiver<()>) {
+async fn connection<V: Service>(
+    http: http1::Builder,
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    service: V,
+    mut stop: watch::Receiver<()>,
+) {
     let (service, unseen) = (&service, stop.clone());
     let unseen = &unseen;
     let answer = |request| async move {

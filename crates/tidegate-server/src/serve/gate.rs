@@ -61,8 +61,9 @@ impl<S: Store> Gate<S> {
     }
 
     async fn record(&self, by: FrontEnd, asked: Asked, reply: S::Reply<Decision>) -> Told {
+        let began = self.recorder.begin();
         let told = S::told(reply).await;
-        self.recorder.decided(by, asked, &told);
+        self.recorder.decided(by, asked, began, &told);
         told
     }
 }

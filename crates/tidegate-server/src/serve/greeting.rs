@@ -4,7 +4,7 @@ use std::{fmt::Write as _, net::SocketAddr, path::Path};
 
 use crate::config::{Config, Mode, PolicyTable, StoreUrl};
 
-pub(super) fn greeting(config: &Config, file: Option<&Path>, http: SocketAddr) -> String {
+pub(super) fn greeting(config: &Config, file: Option<&Path>, http: SocketAddr, admin: Option<SocketAddr>) -> String {
     let mut text = format!("tidegate {}\n", env!("CARGO_PKG_VERSION"));
     let mut line = |what: &str, said: &str| {
         let _ = writeln!(text, "  {what:<8}{said}");
@@ -14,6 +14,10 @@ pub(super) fn greeting(config: &Config, file: Option<&Path>, http: SocketAddr) -
         None => line("config", "built in; `tidegate config init` prints it, --config FILE takes another"),
     }
     line("http", &format!("http://{http}, forward-auth at /v1/auth, OpenAPI at /openapi.json"));
+    if let Some(admin) = admin {
+        let scheme = if config.admin.cert_file.is_some() { "https" } else { "http" };
+        line("admin", &format!("{scheme}://{admin}, metrics at /metrics, health at /healthz and /readyz"));
+    }
     let missing = super::not_served(config);
     if !missing.is_empty() {
         line("", &format!("not served by this version: {}", missing.join(", ")));

@@ -16,16 +16,23 @@
 //! A front end is a listener, and a task that gives each connection a `Gate` to ask by: `Server::listen` is where they are started.
 
 mod accept;
+mod admin;
+mod decision_log;
+mod denials;
 mod gate;
 mod greeting;
 mod http;
+mod metrics;
+mod note;
+mod policies;
 mod recorder;
 mod settings;
+mod tls;
 
 use std::{error, fmt, io, net::SocketAddr, sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
-use tidegate::{ConfigError, Limiter, Redis, Store};
+use tidegate::{ConfigError, Limiter, Redis, Status, Store};
 use tokio::{
     net::TcpListener,
     signal::unix::{SignalKind, signal},
@@ -36,9 +43,18 @@ use tokio::{
 use tracing::{info, warn};
 
 pub use self::recorder::{Asked, FrontEnd, Recorder, Totals};
-use self::{gate::Gate, http::Http, settings::Settings};
+use self::{
+    admin::{Admin, Administration, Entry},
+    decision_log::DecisionLog,
+    gate::Gate,
+    http::Http,
+    metrics::Metrics,
+    policies::Policies,
+    recorder::Times,
+    settings::Settings,
+};
 use crate::{
-    config::{Backend, Config, Problem, Problems, Sources},
+    config::{Backend, Config, Limits, Problem, Problems, Sources, Text},
     log::Log,
     reload::Reload,
 };
@@ -83,11 +99,20 @@ pub async fn run(sources: Sources) -> Result<(), StartError> {
 /// A server that serves.
 pub struct Server {
     http: SocketAddr,
+    admin: Option<SocketAddr>,
     greeting: String,
     recorder: Arc<Recorder>,
     reload: Reload,
     stop: watch::Sender<()>,
     serving: JoinHandle<()>,
+    stop_admin: watch::Sender<()>,
+    administering: Option<JoinHandle<()>>,
+}
+
+/// What has been bound.
+struct Listeners {
+    http: TcpListener,
+    admin: Option<TcpListener>,
 }
 
 impl Server {
@@ -99,61 +124,111 @@ impl Server {
     /// # Panics
     /// Outside of a tokio runtime.
     pub async fn start(sources: Sources, config: Config) -> Result<Self, StartError> {
+        let entry = Entry::new(&config)?;
         // First of all: a second server that was started by mistake has to end before it touches a snapshot.
-        let address = config.listen.http.address().ok_or(StartError::Nothing)?;
-        let listener = TcpListener::bind(address).await.map_err(|error| StartError::Listen { address, error })?;
+        let http = bind("--http", config.listen.http.address().ok_or(StartError::Nothing)?).await?;
+        let admin = match config.listen.admin.address() {
+            Some(address) => Some(bind("--admin", address).await?),
+            None => None,
+        };
+        let listeners = Listeners { http, admin };
         let wrong = |error: ConfigError| Problems::from(Problem::new(format!("store: {error}")));
         let builder = Limiter::builder()
             .policies(config.policies()?)
             .max_keys(config.store.max_keys.get())
             .key_secret(config.store.key_secret().map_err(Problems::from)?);
         match config.store.backend().map_err(Problems::from)? {
-            Backend::Memory(None) => Self::listen(builder.build().map_err(wrong)?, listener, sources, config),
+            Backend::Memory(None) => Self::listen(builder.build().map_err(wrong)?, |_| None, listeners, entry, sources, config),
             Backend::Memory(Some(snapshot)) => {
-                Self::listen(builder.snapshot(snapshot).build().map_err(wrong)?, listener, sources, config)
+                let limiter = builder.snapshot(snapshot).build().map_err(wrong)?;
+                Self::listen(limiter, |_| None, listeners, entry, sources, config)
             }
             Backend::Redis(redis) => {
                 let limiter = builder.store(*redis).build().map_err(wrong)?;
                 connected(limiter.store()).await;
-                Self::listen(limiter, listener, sources, config)
+                Self::listen(limiter, |redis| Some(redis.status()), listeners, entry, sources, config)
             }
         }
     }
 
     fn listen<S: Store>(
         limiter: Limiter<S>,
-        listener: TcpListener,
+        store: fn(&S) -> Option<Status>,
+        listeners: Listeners,
+        entry: Entry,
         sources: Sources,
         config: Config,
     ) -> Result<Self, StartError> {
-        let http = listener.local_addr().map_err(|error| StartError::Listen { address: ([0; 4], 0).into(), error })?;
-        let greeting = greeting::greeting(&config, sources.path(), http);
+        let unbound = |error| StartError::Listen { flag: "--http", address: ([0; 4], 0).into(), error };
+        let http = listeners.http.local_addr().map_err(unbound)?;
+        let admin = listeners.admin.as_ref().map(TcpListener::local_addr).transpose().map_err(unbound)?;
+        let greeting = greeting::greeting(&config, sources.path(), http, admin);
         let settings = Arc::new(ArcSwap::from_pointee(Settings::new(&config)?));
-        let recorder = Arc::new(Recorder::default());
+        let metrics = Metrics::new();
+        let log = DecisionLog::new(&config.store.key_secret().map_err(Problems::from)?, metrics.log_dropped.clone());
+        log.go_on(log.prepare(&config.decision_log).map_err(Problems::from)?);
+        let times = if store(limiter.store()).is_some() { Times::Measured } else { Times::Ignored };
+        let recorder = Arc::new(Recorder::new(metrics, log, times));
+        let policies = Arc::new(Policies::new(limiter.clone(), Arc::clone(&recorder), config.clone()));
         let (stop, stopped) = watch::channel(());
-        let gate = Gate::new(limiter.clone(), Arc::clone(&recorder));
+        let gate = Gate::new(limiter, Arc::clone(&recorder));
         let limits = config.limits.clone();
 
         let serving = tokio::spawn({
-            let settings = Arc::clone(&settings);
+            let (settings, recorder, limits, stopped) =
+                (Arc::clone(&settings), Arc::clone(&recorder), limits.clone(), stopped.clone());
             async move {
-                let service = |peer| Http::new(gate.clone(), Arc::clone(&settings), &limits, peer);
-                accept::serve(listener, &limits, stopped, service).await;
+                let service = |peer| {
+                    let http = Http::new(gate.clone(), Arc::clone(&settings), &limits, peer);
+                    recorder.metrics.connected("http", http)
+                };
+                accept::serve(listeners.http, None, &limits, stopped, service).await;
             }
         });
-        let apply = move |config: &Config| {
-            let new = Settings::new(config)?;
-            limiter.configure(config.policies()?)?;
-            settings.store(Arc::new(new));
-            Ok(())
+        let apply = {
+            let (policies, recorder) = (Arc::clone(&policies), Arc::clone(&recorder));
+            move |config: &Config| {
+                let new = Settings::new(config)?;
+                let log = recorder.log.prepare(&config.decision_log)?;
+                policies.follow(config)?;
+                recorder.log.go_on(log);
+                settings.store(Arc::new(new));
+                Ok(())
+            }
         };
         let reload = Reload::start(sources, config, apply).map_err(StartError::Signals)?;
-        Ok(Self { http, greeting, recorder, reload, stop, serving })
+        let (stop_admin, admin_stopped) = watch::channel(());
+        let administering = listeners.admin.map(|listener| {
+            let shared = Arc::new(Administration {
+                access: entry.access,
+                policies,
+                recorder: Arc::clone(&recorder),
+                store,
+                reloads: Box::new(reload.counter()),
+                stopping: stopped,
+                patience: *limits.header_timeout,
+            });
+            tokio::spawn(async move {
+                let service = |peer| {
+                    let shared = Arc::clone(&shared);
+                    shared.recorder.metrics.connected("admin", Admin { shared: Arc::clone(&shared), peer })
+                };
+                // Clients of the front ends have had the grace time.
+                let limits = Limits { shutdown_grace: Text::known("1s"), ..limits };
+                accept::serve(listener, entry.tls, &limits, admin_stopped, service).await;
+            })
+        });
+        Ok(Self { http, admin, greeting, recorder, reload, stop, serving, stop_admin, administering })
     }
 
     /// Where HTTP listens.
     pub fn http(&self) -> SocketAddr {
         self.http
+    }
+
+    /// Where the admin surface listens, if it does.
+    pub fn admin(&self) -> Option<SocketAddr> {
+        self.admin
     }
 
     /// What listens, which policies hold, where states are, and what to try.
@@ -176,7 +251,17 @@ impl Server {
         drop(self.reload);
         let _ = self.stop.send(());
         let _ = self.serving.await;
+        // Last: until then it says that the server is not ready.
+        let _ = self.stop_admin.send(());
+        if let Some(administering) = self.administering {
+            let _ = administering.await;
+        }
+        self.recorder.log.close().await;
     }
+}
+
+async fn bind(flag: &'static str, address: SocketAddr) -> Result<TcpListener, StartError> {
+    TcpListener::bind(address).await.map_err(|error| StartError::Listen { flag, address, error })
 }
 
 /// Waits for the store to answer, so that the first requests find it: not for long, as it may be gone when others need this server.
@@ -196,7 +281,7 @@ async fn connected(redis: &Redis) {
 /// Listeners that the configuration asks for and nobody is behind yet.
 fn not_served(config: &Config) -> Vec<&'static str> {
     let listen = &config.listen;
-    let listeners = [("grpc", &listen.grpc), ("resp", &listen.resp), ("admin", &listen.admin)];
+    let listeners = [("grpc", &listen.grpc), ("resp", &listen.resp)];
     listeners.into_iter().filter(|(_, listener)| listener.address().is_some()).map(|(name, _)| name).collect()
 }
 
@@ -209,6 +294,8 @@ pub enum StartError {
     Nothing,
     /// An address cannot be listened at.
     Listen {
+        /// The flag that tells another.
+        flag: &'static str,
         /// Which.
         address: SocketAddr,
         /// Why.
@@ -223,10 +310,10 @@ impl fmt::Display for StartError {
         match self {
             Self::Config(problems) => problems.fmt(f),
             Self::Nothing => f.write_str("nothing listens: listen.http is \"off\"; write an address, or use --http ADDR"),
-            Self::Listen { address, error } if error.kind() == io::ErrorKind::AddrInUse => {
-                write!(f, "{address} is taken by another program; end that one, or listen elsewhere with --http ADDR")
+            Self::Listen { flag, address, error } if error.kind() == io::ErrorKind::AddrInUse => {
+                write!(f, "{address} is taken by another program; end that one, or listen elsewhere with {flag} ADDR")
             }
-            Self::Listen { address, error } => write!(f, "{address} cannot be listened at: {error}"),
+            Self::Listen { address, error, .. } => write!(f, "{address} cannot be listened at: {error}"),
             Self::Signals(error) => write!(f, "the process cannot have signals: {error}"),
         }
     }

@@ -1,8 +1,10 @@
 //! Where every decision of every front end passes, once: what is counted, logged or kept of decisions hangs here.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Instant, SystemTime};
 
 use tidegate::{Decision, StoreError};
+
+use super::{decision_log::DecisionLog, denials::Denials, metrics::Metrics, note::Note};
 
 /// Who asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,6 +14,19 @@ pub enum FrontEnd {
     Http,
     /// A proxy that asks before it passes a request on.
     ForwardAuth,
+}
+
+impl FrontEnd {
+    /// All, in the order of their numbers: each is counted by itself.
+    pub(crate) const ALL: [Self; 2] = [Self::Http, Self::ForwardAuth];
+
+    /// The name in metrics and logs.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::ForwardAuth => "forward-auth",
+        }
+    }
 }
 
 /// What was asked.
@@ -32,12 +47,34 @@ pub enum Asked {
     Acquire,
 }
 
+impl Asked {
+    /// The name in logs.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Check => "check",
+            Self::Peek => "peek",
+            Self::Charge => "charge",
+            Self::Refund => "refund",
+            Self::Settle => "settle",
+            Self::Acquire => "acquire",
+        }
+    }
+}
+
 /// What has been decided so far.
-#[derive(Debug, Default)]
 pub struct Recorder {
-    allowed: AtomicU64,
-    denied: AtomicU64,
-    failed: AtomicU64,
+    pub(crate) metrics: Metrics,
+    pub(crate) denials: Denials,
+    pub(crate) log: DecisionLog,
+    times: Times,
+}
+
+/// Whether it is worth knowing how long decisions take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Times {
+    /// It takes longer to read a clock.
+    Ignored,
+    Measured,
 }
 
 /// How many hits were decided, and how. What charges nothing is not counted, nor is what corrects an earlier decision.
@@ -52,22 +89,37 @@ pub struct Totals {
 }
 
 impl Recorder {
+    pub(crate) fn new(metrics: Metrics, log: DecisionLog, times: Times) -> Self {
+        Self { metrics, denials: Denials::default(), log, times }
+    }
+
+    /// When a decision began, where that matters.
+    #[inline]
+    pub(crate) fn begin(&self) -> Option<Instant> {
+        (self.times == Times::Measured).then(Instant::now)
+    }
+
     /// Takes note of a decision.
     #[inline]
-    pub(crate) fn decided(&self, _front_end: FrontEnd, asked: Asked, decision: &Result<Decision, StoreError>) {
+    pub(crate) fn decided(&self, front_end: FrontEnd, asked: Asked, began: Option<Instant>, told: &Result<Decision, StoreError>) {
         if !matches!(asked, Asked::Check | Asked::Acquire) {
             return;
         }
-        let count = match decision {
-            Ok(decision) if decision.is_allowed() => &self.allowed,
-            Ok(_) => &self.denied,
-            Err(_) => &self.failed,
-        };
-        count.fetch_add(1, Relaxed);
+        self.metrics.decided(front_end, told);
+        if let Some(began) = began {
+            self.metrics.took(began.elapsed());
+        }
+        let note = || Note { time: SystemTime::now(), front_end, asked, decision: told.as_ref().ok().cloned() };
+        let is_denied = told.as_ref().is_ok_and(|decision| !decision.is_allowed());
+        if is_denied {
+            self.denials.push(note());
+        }
+        self.log.decided(is_denied, note);
     }
 
     /// How many so far.
     pub fn totals(&self) -> Totals {
-        Totals { allowed: self.allowed.load(Relaxed), denied: self.denied.load(Relaxed), failed: self.failed.load(Relaxed) }
+        let [allowed, denied, failed] = self.metrics.totals();
+        Totals { allowed, denied, failed }
     }
 }

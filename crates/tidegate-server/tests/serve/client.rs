@@ -89,4 +89,17 @@ impl Client {
         self.send(format!("{method} {target} HTTP/1.1\r\nhost: tidegate\r\n{headers}\r\n").as_bytes()).await.expect("sent");
         self.reply().await.expect("a reply")
     }
+
+    /// A request to the admin surface, with these headers beside what it needs.
+    pub(crate) async fn admin(&mut self, request: &str, headers: &[(&str, &str)], body: &str) -> Reply {
+        let mut lines: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+        if !headers.iter().any(|(name, _)| *name == "host") {
+            lines.push_str("host: 127.0.0.1\r\n");
+        }
+        if !body.is_empty() {
+            lines.push_str(&format!("content-type: application/json\r\ncontent-length: {}\r\n", body.len()));
+        }
+        self.send(format!("{request} HTTP/1.1\r\n{lines}\r\n{body}").as_bytes()).await.expect("sent");
+        self.reply().await.expect("a reply")
+    }
 }

@@ -1,9 +1,12 @@
 //! The server as its clients see it: real sockets, in this process.
 
+mod admin;
 mod bounds;
 mod client;
+mod decision_log;
 mod endpoints;
 mod forward_auth;
+mod metrics;
 mod openapi;
 mod redis;
 mod reloading;
@@ -26,11 +29,16 @@ impl Running {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("tidegate.toml");
         fs::write(&path, file).expect("a file");
-        let flags = [("--config", path.display().to_string()), ("--http", "127.0.0.1:0".to_owned())];
+        let free = || "127.0.0.1:0".to_owned();
+        let flags = [("--config", path.display().to_string()), ("--http", free()), ("--admin", free())];
         let sources = Sources::new(flags, |_| None);
         let config = sources.load().unwrap_or_else(|problems| panic!("{problems}"));
         let server = Server::start(sources, config).await.unwrap_or_else(|error| panic!("{error}"));
         Self { server, folder }
+    }
+
+    async fn admin(&self) -> client::Client {
+        client::Client::connect(self.server.admin().expect("it listens")).await
     }
 
     async fn client(&self) -> client::Client {

@@ -3,8 +3,8 @@
 mod answer;
 mod forward_auth;
 mod openapi;
-mod problem;
-mod request;
+pub(super) mod problem;
+pub(super) mod request;
 mod routes;
 
 use std::{

@@ -54,6 +54,10 @@ impl Problem {
         Self { allow: Some(allow), ..Self::new(StatusCode::METHOD_NOT_ALLOWED, detail) }
     }
 
+    pub(crate) fn unauthorized(detail: &'static str) -> Self {
+        Self::new(StatusCode::UNAUTHORIZED, detail)
+    }
+
     pub(crate) fn too_large(max_body_bytes: usize) -> Self {
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, format!("A body has {max_body_bytes} bytes at most."))
     }
@@ -64,6 +68,9 @@ impl Problem {
         *response.status_mut() = StatusCode::from_u16(self.status).expect("made of one");
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(PROBLEM_JSON));
+        if self.status == StatusCode::UNAUTHORIZED {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
         if let Some(allow) = self.allow {
             headers.insert(header::ALLOW, HeaderValue::from_static(allow));
         }

@@ -1,0 +1,88 @@
+//! Policies in JSON: the tables of the configuration, as they are written there.
+
+use hyper::StatusCode;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tidegate::Store;
+
+use crate::{
+    config::{Fault, PolicyTable},
+    serve::{
+        http::{problem::Problem, request},
+        policies::{Policies, Unchanged},
+    },
+};
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Tables {
+    policies: Vec<PolicyTable>,
+}
+
+pub(super) fn read(bytes: &[u8]) -> Result<Vec<PolicyTable>, Problem> {
+    request::json(bytes).map(|Tables { policies }| policies)
+}
+
+pub(super) fn told(tables: &[PolicyTable]) -> Value {
+    json!({ "policies": tables.iter().map(shown).collect::<Vec<_>>() })
+}
+
+/// Without what is not set.
+pub(super) fn shown(table: &PolicyTable) -> Value {
+    let mut value = serde_json::to_value(table).unwrap_or_default();
+    prune(&mut value);
+    value
+}
+
+fn prune(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            fields.retain(|_, field| !field.is_null());
+            fields.values_mut().for_each(prune);
+        }
+        Value::Array(items) => items.iter_mut().for_each(prune),
+        _ => {}
+    }
+}
+
+/// Changes the fields that are given (as a JSON merge patch, RFC 7396).
+pub(super) fn change<S: Store>(policies: &Policies<S>, name: &str, bytes: &[u8]) -> Result<PolicyTable, Problem> {
+    let patch: Value = request::json(bytes)?;
+    if !patch.is_object() {
+        return Err(Problem::new(StatusCode::BAD_REQUEST, "Send the fields to change, such as {\"quota\": \"200/min\"}."));
+    }
+    let changed = policies.change(name, |table| {
+        let mut value = shown(table);
+        merge(&mut value, patch);
+        let changed: PolicyTable = serde_path_to_error::deserialize(value)
+            .map_err(|error| Problem::of(error.path().to_string(), error.inner().to_string()))?;
+        if changed.name != table.name {
+            return Err(Problem::of("name", "a policy keeps its name; replace the policies with PUT /v1/policies"));
+        }
+        Ok(changed)
+    });
+    changed.map_err(|unchanged| match unchanged {
+        Unchanged::Unknown => Problem::new(StatusCode::NOT_FOUND, "There is no such policy; GET /v1/policies lists them."),
+        Unchanged::Refused(problem) => problem,
+        Unchanged::Wrong(fault) => wrong(fault),
+    })
+}
+
+fn merge(value: &mut Value, patch: Value) {
+    match (value, patch) {
+        (Value::Object(fields), Value::Object(changes)) => {
+            for (name, change) in changes {
+                if change.is_null() {
+                    fields.remove(&name);
+                } else {
+                    merge(fields.entry(name).or_insert(Value::Null), change);
+                }
+            }
+        }
+        (value, patch) => *value = patch,
+    }
+}
+
+pub(super) fn wrong(Fault { key, message }: Fault) -> Problem {
+    Problem::of(key, message)
+}

@@ -1,0 +1,226 @@
+//! What is counted, and how Prometheus is told. Labels come from the configuration and from this program, never from a hit; their
+//! handles are made once. Names are frozen: `docs/metrics.md` lists them, and a test compares.
+
+use std::{borrow::Cow, collections::HashMap, sync::Arc, time::Duration};
+
+use arc_swap::ArcSwap;
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::{Request, Response, body::Incoming};
+use prometheus_client::{
+    encoding::text::{encode_eof, encode_registry},
+    metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram, info::Info},
+    registry::Registry,
+};
+use tidegate::{Decision, Outcome, Source, Status, StoreError};
+
+use super::{accept::Service, recorder::FrontEnd};
+use crate::{config::PolicyTable, reload::Reloads};
+
+type Labels<const N: usize> = [(&'static str, Cow<'static, str>); N];
+
+/// What became of a hit.
+const VERDICTS: [&str; 3] = ["allowed", "denied", "failed"];
+/// What a policy answered, or would have.
+const ANSWERS: [&str; 4] = ["allowed", "denied", "would-allow", "would-deny"];
+const SOURCES: [Source; 4] = [Source::Store, Source::Overflow, Source::DenyCache, Source::Fallback];
+const ERRORS: [&str; 4] = ["timeout", "down", "full", "refused"];
+/// Seconds. Most answers take less than a millisecond, and a deadline is 15 unless set.
+const LATENCIES: [f64; 12] = [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.015, 0.025, 0.05, 0.1, 1.0];
+
+pub(crate) struct Metrics {
+    registry: Registry,
+    /// By front end and verdict.
+    decisions: Vec<[Counter; VERDICTS.len()]>,
+    /// By policy.
+    outcomes: ArcSwap<HashMap<String, Arc<Answers>>>,
+    all_outcomes: Family<Labels<3>, Counter>,
+    errors: [Counter; ERRORS.len()],
+    connections: Family<Labels<1>, Gauge>,
+    store_seconds: Histogram,
+    pub(crate) log_dropped: Counter,
+}
+
+/// By answer and source.
+type Answers = [[Counter; SOURCES.len()]; ANSWERS.len()];
+
+/// What others count, as of now.
+pub(crate) struct Gathered {
+    pub(crate) reloads: Reloads,
+    /// Nothing where it is memory.
+    pub(crate) store: Option<Status>,
+}
+
+impl Metrics {
+    pub(crate) fn new() -> Self {
+        let mut registry = Registry::with_prefix("tidegate");
+        registry.register("build", "The version that runs", Info::new([("version", env!("CARGO_PKG_VERSION"))]));
+        let decisions = Family::<Labels<2>, Counter>::default();
+        registry.register("decisions", "Hits that were decided, by front end and verdict", decisions.clone());
+        let outcomes = Family::default();
+        registry.register("outcomes", "What policies answered to hits, by policy, verdict and source", outcomes.clone());
+        let errors = Family::<Labels<1>, Counter>::default();
+        registry.register("store_errors", "Hits that were not decided because the store did not answer", errors.clone());
+        let connections = Family::default();
+        registry.register("connections", "Connections that are open, by listener", connections.clone());
+        let store_seconds = Histogram::new(LATENCIES);
+        registry.register("decision_duration_seconds", "How long decisions take on Redis", store_seconds.clone());
+        let log_dropped = Counter::default();
+        registry.register("decision_log_dropped", "Lines of the decision log that were not written", log_dropped.clone());
+        let by_verdict = |front_end: FrontEnd| {
+            VERDICTS.map(|verdict| {
+                decisions.get_or_create_owned(&[("front_end", front_end.name().into()), ("verdict", verdict.into())])
+            })
+        };
+        Self {
+            decisions: FrontEnd::ALL.map(by_verdict).into(),
+            outcomes: ArcSwap::default(),
+            all_outcomes: outcomes,
+            errors: ERRORS.map(|error| errors.get_or_create_owned(&[("error", error.into())])),
+            connections,
+            store_seconds,
+            log_dropped,
+            registry,
+        }
+    }
+
+    /// Has counters ready for these policies, before they come into force.
+    pub(crate) fn know(&self, policies: &[PolicyTable]) {
+        let mut known = HashMap::clone(&self.outcomes.load());
+        for PolicyTable { name, .. } in policies {
+            known.entry(name.clone()).or_insert_with(|| {
+                Arc::new(labels(name).map(|answer| answer.map(|labels| self.all_outcomes.get_or_create_owned(&labels))))
+            });
+        }
+        self.outcomes.store(Arc::new(known));
+    }
+
+    /// Forgets all other policies, so that their labels are not kept for ever.
+    pub(crate) fn forget_others(&self, policies: &[PolicyTable]) {
+        let mut known = HashMap::clone(&self.outcomes.load());
+        known.retain(|name, _| {
+            let stays = policies.iter().any(|table| table.name == *name);
+            if !stays {
+                for labels in labels(name).iter().flatten() {
+                    self.all_outcomes.remove(labels);
+                }
+            }
+            stays
+        });
+        self.outcomes.store(Arc::new(known));
+    }
+
+    #[inline]
+    pub(crate) fn decided(&self, front_end: FrontEnd, told: &Result<Decision, StoreError>) {
+        let verdicts = &self.decisions[front_end as usize];
+        match told {
+            Ok(decision) => {
+                verdicts[usize::from(!decision.is_allowed())].inc();
+                let known = self.outcomes.load();
+                decision.outcomes().for_each(|outcome| count(&known, &outcome));
+            }
+            Err(error) => {
+                verdicts[2].inc();
+                let kind = match error {
+                    StoreError::Timeout => 0,
+                    StoreError::Down => 1,
+                    StoreError::Full => 2,
+                    _ => 3,
+                };
+                self.errors[kind].inc();
+            }
+        }
+    }
+
+    pub(crate) fn took(&self, duration: Duration) {
+        self.store_seconds.observe(duration.as_secs_f64());
+    }
+
+    /// How many hits were decided so far, by verdict.
+    pub(crate) fn totals(&self) -> [u64; VERDICTS.len()] {
+        std::array::from_fn(|verdict| self.decisions.iter().map(|verdicts| verdicts[verdict].get()).sum())
+    }
+
+    /// Counts the connection for as long as what answers it lives.
+    pub(crate) fn connected<V>(&self, listener: &'static str, service: V) -> Connected<V> {
+        let open = self.connections.get_or_create_owned(&[("listener", listener.into())]);
+        open.inc();
+        Connected { service, _open: Open(open) }
+    }
+
+    /// The text that Prometheus reads (OpenMetrics).
+    pub(crate) fn text(&self, gathered: &Gathered) -> String {
+        let mut text = String::new();
+        let written = encode_registry(&mut text, &self.registry)
+            .and_then(|()| encode_registry(&mut text, &gathered.registry()))
+            .and_then(|()| encode_eof(&mut text));
+        written.expect("into memory");
+        text
+    }
+}
+
+fn labels(policy: &str) -> [[Labels<3>; SOURCES.len()]; ANSWERS.len()] {
+    ANSWERS.map(|verdict| {
+        SOURCES
+            .map(|source| [("policy", policy.to_owned().into()), ("verdict", verdict.into()), ("source", source.name().into())])
+    })
+}
+
+/// One of a policy that has just been removed is not counted.
+fn count(known: &HashMap<String, Arc<Answers>>, outcome: &Outcome<'_>) {
+    let answer = usize::from(outcome.is_shadow()) * 2 + usize::from(!outcome.is_allowed());
+    let source = SOURCES.iter().position(|source| *source == outcome.source());
+    if let (Some(answers), Some(source)) = (known.get(outcome.policy()), source) {
+        answers[answer][source].inc();
+    }
+}
+
+impl Gathered {
+    fn registry(&self) -> Registry {
+        let mut registry = Registry::with_prefix("tidegate");
+        let counter = |count: u64| {
+            let counter: Counter = Counter::default();
+            counter.inc_by(count);
+            counter
+        };
+        let reloads = Family::<Labels<1>, Counter>::default();
+        for (result, count) in [("ok", self.reloads.ok), ("failed", self.reloads.failed)] {
+            reloads.get_or_create(&[("result", result.into())]).inc_by(count);
+        }
+        registry.register("config_reloads", "How often the configuration was read again", reloads);
+        let up: Gauge = Gauge::default();
+        up.set(i64::from(self.store.as_ref().is_none_or(|status| status.is_up)));
+        registry.register("store_up", "Whether the store answers", up);
+        let of = |field: fn(&Status) -> u64| counter(self.store.as_ref().map_or(0, field));
+        registry.register("store_connects", "Connections made to Redis", of(|status| status.connects));
+        registry.register("store_calls", "Calls of Redis", of(|status| status.calls));
+        registry.register("store_hits", "Hits in these calls", of(|status| status.hits));
+        registry.register("store_cached", "Hits that the deny cache answered", of(|status| status.cached));
+        registry.register(
+            "store_fallbacks",
+            "Hits that Redis did not answer and policies decided here",
+            of(|status| status.fallbacks),
+        );
+        registry
+    }
+}
+
+/// What answers the requests of a connection that is counted.
+pub(crate) struct Connected<V> {
+    service: V,
+    _open: Open,
+}
+
+struct Open(Gauge);
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
+impl<V: Service> Service for Connected<V> {
+    fn answer(&self, request: Request<Incoming>) -> impl Future<Output = Response<Full<Bytes>>> + Send {
+        self.service.answer(request)
+    }
+}

@@ -1,0 +1,105 @@
+//! A decision that is kept for people to read: in the ring of denials, or on its way into the decision log. What came from a hit is
+//! printable here, and harmless in a terminal, a log and a page.
+
+use std::time::{Duration, SystemTime};
+
+use serde::Serialize;
+use tidegate::{Decision, Outcome};
+
+use super::recorder::{Asked, FrontEnd};
+
+#[derive(Clone, Debug)]
+pub(crate) struct Note {
+    pub(crate) time: SystemTime,
+    pub(crate) front_end: FrontEnd,
+    pub(crate) asked: Asked,
+    /// Nothing where the store did not answer.
+    pub(crate) decision: Option<Decision>,
+}
+
+/// What is told of a decision: the outcome that matters most, and who would have denied it.
+#[derive(Serialize)]
+pub(crate) struct Told<'n> {
+    time: String,
+    front_end: &'static str,
+    asked: &'static str,
+    verdict: &'static str,
+    policy: Option<&'n str>,
+    /// Why a policy denied it.
+    reason: Option<&'static str>,
+    key: Option<String>,
+    /// The names of the attributes that the key is made of, where they are known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    attributes: Option<Vec<String>>,
+    cost: Option<u64>,
+    used: Option<u64>,
+    limit: Option<u64>,
+    retry_after_ms: Option<u64>,
+    source: Option<&'static str>,
+    /// Policies that only watch.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    would_deny: Vec<&'n str>,
+}
+
+impl Note {
+    /// With keys as `shown` has them.
+    pub(crate) fn told(&self, shown: impl FnOnce(String) -> String, attributes: Option<Vec<String>>) -> Told<'_> {
+        let decision = self.decision.as_ref();
+        let strictest = decision.and_then(Decision::strictest);
+        let outcome = strictest.as_ref();
+        let millis = |wait: Duration| u64::try_from(wait.as_micros().div_ceil(1000)).unwrap_or(u64::MAX);
+        let would_deny = |outcome: &Outcome<'_>| outcome.is_shadow() && !outcome.is_allowed();
+        Told {
+            time: humantime::format_rfc3339_millis(self.time).to_string(),
+            front_end: self.front_end.name(),
+            asked: self.asked.name(),
+            verdict: match decision {
+                Some(decision) if decision.is_allowed() => "allowed",
+                Some(_) => "denied",
+                None => "failed",
+            },
+            policy: outcome.map(Outcome::policy),
+            reason: outcome.and_then(reason),
+            key: outcome.map(|outcome| shown(outcome.key().to_string())),
+            attributes,
+            cost: outcome.map(Outcome::cost),
+            used: outcome.map(Outcome::used),
+            limit: outcome.map(Outcome::limit),
+            retry_after_ms: outcome.and_then(Outcome::retry_after).map(millis),
+            source: outcome.map(|outcome| outcome.source().name()),
+            would_deny: decision.map_or_else(Vec::new, |decision| {
+                decision.outcomes().filter(would_deny).map(|outcome| outcome.policy()).collect()
+            }),
+        }
+    }
+
+    /// The policy that matters most.
+    pub(crate) fn policy(&self) -> Option<&str> {
+        self.decision.as_ref()?.strictest().map(|outcome| outcome.policy())
+    }
+}
+
+fn reason(outcome: &Outcome<'_>) -> Option<&'static str> {
+    match outcome {
+        _ if outcome.is_allowed() => None,
+        _ if outcome.limit() == 0 => Some("blocked"),
+        _ if outcome.is_hopeless() => Some("cost-above-limit"),
+        _ => Some("over-limit"),
+    }
+}
+
+/// As JSON that cannot be taken for HTML.
+pub(crate) fn harmless(value: &impl Serialize) -> Vec<u8> {
+    let json = serde_json::to_vec(value).expect("texts and numbers, into memory");
+    let mut harmless = Vec::with_capacity(json.len());
+    for byte in json {
+        match byte {
+            // They are nowhere in JSON but in texts.
+            b'<' => harmless.extend_from_slice(b"\\u003c"),
+            b'>' => harmless.extend_from_slice(b"\\u003e"),
+            b'&' => harmless.extend_from_slice(b"\\u0026"),
+            byte => harmless.push(byte),
+        }
+    }
+    harmless
+}

@@ -1,0 +1,66 @@
+//! What administrators change is in the log, in a process of its own: a log is the process's.
+
+use std::{
+    io,
+    sync::{Arc, Mutex},
+};
+
+use tidegate_server::{
+    config::{Sources, parse},
+    serve::Server,
+};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+};
+
+/// What was logged.
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().expect("whole").extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn each_change_is_a_line_in_the_log_without_anything_of_a_hit() {
+    let lines = Lines::default();
+    let writer = lines.clone();
+    let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
+    tracing::subscriber::set_global_default(subscriber).expect("the first");
+    let file = "[listen]\nhttp = \"127.0.0.1:0\"\nadmin = \"127.0.0.1:0\"\n\
+                [[policy]]\nname = \"per-user\"\nkey = [\"user\"]\nquota = \"3/hour\"\n";
+    let server = Server::start(Sources::file("none"), parse(file).expect("right")).await.expect("started");
+    for (request, body, status) in [
+        ("GET /v1/inspect?policy=per-user&user=sesame", "", 200),
+        ("POST /v1/reset", r#"{"attributes":{"user":"sesame"}}"#, 200),
+        ("PATCH /v1/policies/per-user", r#"{"quota":"sesame"}"#, 400),
+        ("PATCH /v1/policies/sesame", r#"{"quota":"1/s"}"#, 404),
+        ("PATCH /v1/policies/per-user", r#"{"quota":"9/hour","blocked":["sesame"]}"#, 200),
+        ("PUT /v1/policies", r#"{"policies":[]}"#, 200),
+    ] {
+        let mut stream = TcpStream::connect(server.admin().expect("it listens")).await.expect("connected");
+        let head = format!(
+            "{request} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {}",
+            body.len()
+        );
+        stream.write_all(format!("{head}\r\n\r\n{body}").as_bytes()).await.expect("sent");
+        let mut reply = String::new();
+        stream.read_to_string(&mut reply).await.expect("a reply");
+        assert!(reply.starts_with(&format!("HTTP/1.1 {status} ")), "{request}: {reply}");
+    }
+    let text = String::from_utf8(lines.0.lock().expect("whole").clone()).expect("text");
+    let audit: Vec<&str> = text.lines().filter(|line| line.contains("tidegate::audit")).collect();
+    assert_eq!(audit.len(), 3, "{text}");
+    for (line, said) in audit.iter().zip(["a key was reset", "a policy was changed", "the policies were replaced"]) {
+        assert!(line.contains(said) && line.contains("peer=127.0.0.1:") && line.contains("role=Write"), "{line}");
+    }
+    assert!(audit[0].contains("per-user") && audit[1].contains("per-user") && !text.contains("sesame"), "{text}");
+}

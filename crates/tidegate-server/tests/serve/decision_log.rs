@@ -1,0 +1,100 @@
+//! The decision log as a file, and hostile keys in it and among the denials.
+
+use std::{fs, path::Path};
+
+use serde_json::{Value, json};
+
+use super::Running;
+
+/// A newline, quotes, bytes that are no UTF-8, a tag, an escape of a terminal; short enough to be kept as it is.
+const HOSTILE: &str = "a%0a%22%ff%3cscript%3e%1b%5b%27";
+const SHOWN: &str = r#"a\n\"\xff<script>\x1b[\'"#;
+
+fn file(record: &str, log: &Path, more: &str) -> String {
+    format!(
+        "[decision_log]\nrecord = \"{record}\"\ndestination = {log:?}\n{more}\n\
+         [[policy]]\nname = \"per-user\"\nkey = [\"user\"]\nquota = \"1/hour\"\nblocked = [\"mallory\"]\n"
+    )
+}
+
+fn lines(log: &Path) -> Vec<Value> {
+    let text = fs::read_to_string(log).expect("text");
+    assert!(text.bytes().all(|byte| byte == b'\n' || (b' '..=b'~').contains(&byte)), "{text:?}");
+    assert!(!text.contains('<'), "{text}");
+    text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+}
+
+#[tokio::test]
+async fn denials_are_written_with_their_reasons_and_nothing_hostile() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let log = folder.path().join("decisions.log");
+    let running = Running::start(&file("denials", &log, "")).await;
+    let mut client = running.client().await;
+    for (query, status) in [
+        (format!("user={HOSTILE}"), 200),
+        (format!("user={HOSTILE}"), 429),
+        ("user=b&cost=2".to_owned(), 429),
+        ("user=mallory".to_owned(), 429),
+    ] {
+        assert_eq!(client.get(&format!("/v1/check?{query}")).await.status, status, "{query}");
+    }
+    let denials = running.admin().await.admin("GET /v1/denials", &[], "").await;
+    assert!(!denials.body.contains('<') && denials.body.bytes().all(|byte| (b' '..=b'~').contains(&byte)), "{denials:?}");
+    assert_eq!(denials.json()["denials"][2]["key"], SHOWN);
+    running.server.stop().await;
+    let lines = lines(&log);
+    let told: Vec<[&Value; 3]> = lines.iter().map(|line| [&line["key"], &line["reason"], &line["verdict"]]).collect();
+    let denied = json!("denied");
+    assert_eq!(
+        told,
+        [
+            [&json!(SHOWN), &json!("over-limit"), &denied],
+            [&json!("b"), &json!("cost-above-limit"), &denied],
+            [&json!("mallory"), &json!("blocked"), &denied],
+        ]
+    );
+    for (field, value) in [("policy", "per-user"), ("front_end", "http"), ("asked", "check"), ("source", "store")] {
+        assert!(lines.iter().all(|line| line[field] == value), "{field}: {lines:?}");
+    }
+}
+
+#[tokio::test]
+async fn all_are_written_if_asked_for_and_keys_as_digests() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let log = folder.path().join("decisions.log");
+    let running = Running::start(&file("all", &log, "hash_keys = true")).await;
+    let mut client = running.client().await;
+    for query in ["user=alice", "user=alice", "user=bob", "nobody=1"] {
+        client.get(&format!("/v1/check?{query}")).await;
+    }
+    running.server.stop().await;
+    let text = fs::read_to_string(&log).expect("text");
+    assert!(!text.contains("alice") && !text.contains("bob"), "{text}");
+    let lines = lines(&log);
+    let verdicts: Vec<&str> = lines.iter().filter_map(|line| line["verdict"].as_str()).collect();
+    assert_eq!(verdicts, ["allowed", "denied", "allowed", "allowed"]);
+    assert_eq!(lines[0]["key"], lines[1]["key"]);
+    assert_ne!(lines[0]["key"], lines[2]["key"]);
+    assert_eq!((&lines[3]["policy"], &lines[3]["key"]), (&Value::Null, &Value::Null));
+}
+
+#[tokio::test]
+async fn what_is_recorded_follows_the_file() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let log = folder.path().join("decisions.log");
+    let running = Running::start(&file("off", &log, "")).await;
+    let mut client = running.client().await;
+    client.get("/v1/check?user=a").await;
+    assert!(!log.exists());
+    let path = running.folder.path().join("tidegate.toml");
+    let mut config = running.server.config();
+    // A file that cannot be written refuses the whole configuration.
+    fs::write(&path, file("all", &folder.path().join("none/decisions.log"), "")).expect("written");
+    tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+    fs::write(&path, file("all", &log, "")).expect("written");
+    config.changed().await.expect("it is served");
+    client.get("/v1/check?user=b").await;
+    running.server.stop().await;
+    let keys: Vec<Value> = lines(&log).iter().map(|line| line["key"].clone()).collect();
+    assert_eq!(keys, ["b"]);
+}
