@@ -135,9 +135,7 @@ local function purge(plan)
   save(plan)
 end
 
--- Makes a ring of so many slots. The one question that needs all of it: of what was written under a finer grain, and of a string
--- that has grown to a quarter of its slots. It is made as long as all of them are then, because one that grows is given twice the
--- room that it needs.
+-- Makes a ring of so many slots. The one question that needs all of it, and only of what was written under a finer grain.
 local function lay_out(plan, wanted)
   assure()
   local placed = (first + older) % slots % 4
@@ -153,6 +151,16 @@ local function lay_out(plan, wanted)
   first, slots = 0, wanted
   head = desk .. sub(DESK, #desk + 1) .. pack('>I7I7I7I7I7I7I7', newest, used, older, oldest, base, first, slots) .. plan.text
   call('SET', key, head .. laid .. string.rep('\0', slots * 14 - #laid), 'KEEPTTL')
+end
+
+-- A string that grows is given twice the room that it needs then, and so a window's up to twice what it ever needs. Early on, before
+-- it has as much, it is made to need half of what all its slots do: so it is given that, and not more.
+local function make_room()
+  assure()
+  local half = math.ceil((SLOTS + slots * 14) / 2)
+  if call('STRLEN', key) < half then
+    call('SETRANGE', key, text(half - 1), '\0')
+  end
 end
 
 -- A TTL that outlasts every grain of the same stretch of time, a window long: so it need not be set for each.
@@ -229,17 +237,16 @@ function grains.commit(plan, cost)
       call('SETRANGE', key, '56', pack('>I7I7', at, used))
     end
   else
-    local slot = (first + older) % slots
     if older >= slots then
       lay_out(plan, 2 * slots)
-      slot = older
-    elseif slot == slots / 4 and call('STRLEN', key) < SLOTS + slots * 14 then
-      lay_out(plan, slots)
-      slot = older
     end
+    local slot = (first + older) % slots
     local place, ends = slot % 4, wrapping_add(base, used)
     used, older = used + cost, older + 1
     if place == 3 then
+      if slot >= slots / 8 and slot < slots / 8 + 4 then
+        make_room()
+      end
       call('SETRANGE', key, text(SLOTS + (slot - 3) * 14), sub(head, 1, 42) .. pack('>I7I7', before, ends))
     end
     call('SETRANGE', key, PLACES[place], pack(PLACED[place], before, ends, at, used, older))
