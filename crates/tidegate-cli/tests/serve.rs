@@ -109,14 +109,24 @@ fn a_second_signal_does_not_wait_for_the_grace_time() {
     let folder = tempdir().expect("a folder");
     fs::write(folder.path().join("tidegate.toml"), "[limits]\nshutdown_grace = \"1h\"\nheader_timeout = \"1h\"").expect("a file");
     let mut running = Running::start(folder.path(), &["--config", "tidegate.toml"]);
-    let mut unfinished = TcpStream::connect(&running.address).expect("connected");
-    let head = "POST /v1/check HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: 20\r\n\r\n";
-    unfinished.write_all(head.as_bytes()).expect("sent");
+    let head = "POST /v1/check HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: 17\r\n\r\n";
+    let [mut unfinished, _never_finished] = [(); 2].map(|()| {
+        let mut stream = TcpStream::connect(&running.address).expect("connected");
+        stream.write_all(head.as_bytes()).expect("sent");
+        stream
+    });
     // By the time that another is answered, this one is under way.
     assert!(running.get("/v1/check").starts_with("HTTP/1.1 200 "));
     let pid = Pid::from_raw(i32::try_from(running.process.id()).expect("one"));
     kill(pid, Signal::SIGTERM).expect("sent");
-    std::thread::sleep(std::time::Duration::from_millis(700));
+    while TcpStream::connect(&running.address).is_ok() {
+        std::thread::yield_now();
+    }
+    // It has heard that one, and waits: for this, and then for the other.
+    unfinished.write_all(br#"{"attributes":{}}"#).expect("sent");
+    let mut reply = String::new();
+    unfinished.read_to_string(&mut reply).expect("a reply");
+    assert!(reply.starts_with("HTTP/1.1 200 "), "{reply}");
     assert!(running.process.try_wait().expect("known").is_none(), "it waits");
     assert_eq!(running.end(Signal::SIGINT), Some(0));
 }

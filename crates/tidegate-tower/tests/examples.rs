@@ -1,67 +1,10 @@
 //! Each example is run as it is, and is asked over a socket.
 #![allow(clippy::unwrap_used)]
 
-use std::{
-    io::{BufRead, BufReader, Read, Write},
-    net::TcpStream,
-    path::PathBuf,
-    process::{Child, Command, Stdio},
-    time::Duration,
-};
+use std::time::Duration;
 
-use tidegate_testkit::Server;
+use tidegate_testkit::{Example, Server};
 use tonic_types::StatusExt as _;
-
-/// An example that runs until this is dropped.
-struct Example {
-    process: Child,
-    address: String,
-}
-
-impl Example {
-    fn start(name: &str) -> Self {
-        Self::start_with(name, &[])
-    }
-
-    fn start_with(name: &str, environment: &[(&str, &str)]) -> Self {
-        // Cargo builds examples before tests, beside the directory that tests are in.
-        let mut path: PathBuf = std::env::current_exe().unwrap();
-        path.pop();
-        path.pop();
-        path.extend(["examples", name]);
-        let mut command = Command::new(path);
-        command.arg("127.0.0.1:0").envs(environment.iter().copied()).stdout(Stdio::piped());
-        let mut process = command.spawn().unwrap_or_else(|error| panic!("{name}: {error}; `cargo build --examples` makes it"));
-        let mut line = String::new();
-        BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let address = line.trim().strip_prefix("http://").unwrap_or_else(|| panic!("{name} says `{line}`")).to_owned();
-        Self { process, address }
-    }
-
-    /// Status, head and body of the response to a GET.
-    fn get(&self, path: &str, headers: &[(&str, &str)]) -> (u16, String, String) {
-        let mut stream = TcpStream::connect(&self.address).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-        let headers: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
-        write!(stream, "GET {path} HTTP/1.1\r\nhost: example\r\nconnection: close\r\n{headers}\r\n").unwrap();
-        let mut response = String::new();
-        stream.read_to_string(&mut response).unwrap();
-        let (head, body) = response.split_once("\r\n\r\n").unwrap();
-        let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-        (status, head.to_lowercase(), body.to_owned())
-    }
-
-    fn statuses<const N: usize>(&self, path: &str, headers: [&[(&str, &str)]; N]) -> [u16; N] {
-        headers.map(|headers| self.get(path, headers).0)
-    }
-}
-
-impl Drop for Example {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
 
 fn per_user_and_per_address(example: &Example) {
     let (a, b): (&[_], &[_]) = (&[("x-user", "a")], &[("x-user", "b")]);
@@ -135,7 +78,7 @@ async fn tonic() {
     use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
 
     let example = Example::start("tonic");
-    let channel = tonic::transport::Endpoint::new(format!("http://{}", example.address)).unwrap().connect().await.unwrap();
+    let channel = tonic::transport::Endpoint::new(format!("http://{}", example.address())).unwrap().connect().await.unwrap();
     let mut client = HealthClient::new(channel);
     for _ in 0..2 {
         client.check(HealthCheckRequest::default()).await.unwrap();

@@ -40,6 +40,16 @@ fn poll<F: Future + ?Sized>(future: Pin<&mut F>) -> Poll<F::Output> {
     future.poll(&mut Context::from_waker(Waker::noop()))
 }
 
+/// Until something is so: a look at the world, and not the logic.
+async fn until(mut is_so: impl FnMut() -> bool) {
+    let waited = tokio::time::timeout(PATIENCE, async {
+        while !is_so() {
+            tokio::task::yield_now().await;
+        }
+    });
+    waited.await.expect("it comes to be so");
+}
+
 /// Until the server says that so much is used for `a`, by each policy.
 async fn until_used<const N: usize>(limiter: &Limiter<Redis>, used: [u64; N]) {
     let is_so = |decision: &Decision| {
@@ -82,9 +92,10 @@ async fn who_goes_while_the_store_is_asked_is_not_charged() {
     until_used(&limiter, [0, 0]).await;
     let service = RateLimitLayer::new(limiter.clone()).by(header("x-user")).layer(service_fn(ok));
     server.freeze();
+    let sent = limiter.store().status().hits;
     let mut call = Box::pin(service.clone().oneshot(get_by("a")));
     assert!(poll(call.as_mut()).is_pending());
-    tokio::time::sleep(Duration::from_millis(50)).await; // it is sent
+    until(|| limiter.store().status().hits > sent).await;
     assert!(poll(call.as_mut()).is_pending());
     drop(call);
     server.thaw();
@@ -124,7 +135,8 @@ async fn a_refund_is_tried_again() {
     until_used(&limiter, [1]).await;
     server.freeze();
     call.abort();
-    tokio::time::sleep(Duration::from_millis(400)).await; // longer than the first try waits
+    // The first try has failed by then.
+    until(|| !limiter.store().status().is_up).await;
     server.thaw();
     until_used(&limiter, [0]).await;
 }

@@ -2,7 +2,6 @@
 //! finds its queue full is dropped and counted, so that no decision waits for a disk.
 
 use std::{
-    cell::Cell,
     fs::OpenOptions,
     hash::{BuildHasher as _, RandomState},
     io::{self, Write},
@@ -106,7 +105,7 @@ impl DecisionLog {
         let is_recorded = match settings.record {
             Recorded::Off => false,
             Recorded::Denials => is_denied,
-            Recorded::Sample => chance() < settings.sample_rate,
+            Recorded::Sample => fastrand::f64() < settings.sample_rate,
             Recorded::All => true,
         };
         if is_recorded && queue.try_send(note()).is_err() {
@@ -177,21 +176,6 @@ impl Hasher {
         let digest = blake3::keyed_hash(&self.0, key.as_bytes());
         format!("#{}", &digest.to_hex()[..32])
     }
-}
-
-/// A number from 0 up to 1, good enough to take a sample.
-fn chance() -> f64 {
-    thread_local! {
-        static STATE: Cell<u64> = Cell::new(RandomState::new().hash_one(0) | 1);
-    }
-    STATE.with(|state| {
-        let mut word = state.get();
-        word ^= word << 13;
-        word ^= word >> 7;
-        word ^= word << 17;
-        state.set(word);
-        (word >> 11) as f64 / (1_u64 << 53) as f64
-    })
 }
 
 #[cfg(test)]
