@@ -94,9 +94,10 @@ impl Config {
             ("limits.header_timeout", *self.limits.header_timeout),
         ];
         faults.extend(spans.into_iter().filter_map(zero));
-        if !(0.0..=1.0).contains(&self.decision_log.sample_rate) {
-            faults.push(Fault::new("decision_log.sample_rate", "not a share; write a number from 0.0 to 1.0"));
-        }
+        let shares =
+            [("decision_log.sample_rate", self.decision_log.sample_rate), ("telemetry.sample_rate", self.telemetry.sample_rate)];
+        let wrong = shares.into_iter().filter(|(_, share)| !(0.0..=1.0).contains(share));
+        faults.extend(wrong.map(|(key, _)| Fault::new(key, "not a share; write a number from 0.0 to 1.0")));
         if ![403, 429].contains(&self.forward_auth.denial_status) {
             faults.push(Fault::new("forward_auth.denial_status", "write 429, or 403 for nginx, which takes no 429"));
         }

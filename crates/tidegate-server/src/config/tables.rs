@@ -186,7 +186,7 @@ pub struct DecisionLog {
 
 impl Default for DecisionLog {
     fn default() -> Self {
-        Self { record: Recorded::Off, sample_rate: 0.01, destination: Text::known("stderr"), hash_keys: false }
+        Self { record: Recorded::default(), sample_rate: 0.01, destination: Text::known("stderr"), hash_keys: false }
     }
 }
 
@@ -196,9 +196,9 @@ impl Default for DecisionLog {
 #[schemars(inline)]
 pub enum Recorded {
     /// None.
-    #[default]
     Off,
     /// Those that deny.
+    #[default]
     Denials,
     /// Some, by chance.
     Sample,
@@ -249,11 +249,20 @@ pub enum Format {
     Json,
 }
 
-/// Traces and metrics that are sent elsewhere.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+/// Traces that are sent elsewhere: a span for each request, without a word of what it asked.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 #[schemars(inline)]
 pub struct Telemetry {
-    /// A collector that speaks OTLP over gRPC.
+    /// A collector that speaks OTLP over gRPC. What it wants in headers, a token for one, is taken from `OTEL_EXPORTER_OTLP_HEADERS`.
     pub otlp_endpoint: Option<Text<Endpoint>>,
+    /// The share of requests that are traced, from 0.0 to 1.0, where the client does not say whether they are (`traceparent`).
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub sample_rate: f64,
+}
+
+impl Default for Telemetry {
+    fn default() -> Self {
+        Self { otlp_endpoint: None, sample_rate: 1.0 }
+    }
 }

@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use tidegate::{Decision, Hit, Limiter, Receipt, Store, StoreError};
 
-use super::recorder::{Asked, FrontEnd, Recorder};
+use super::{
+    recorder::{Asked, FrontEnd, Recorder},
+    traces::Traces,
+};
 
 pub(crate) struct Gate<S: Store> {
     limiter: Limiter<S>,
@@ -14,6 +17,10 @@ pub(crate) struct Gate<S: Store> {
 impl<S: Store> Gate<S> {
     pub(crate) fn new(limiter: Limiter<S>, recorder: Arc<Recorder>) -> Self {
         Self { limiter, recorder }
+    }
+
+    pub(crate) fn traces(&self) -> &Traces {
+        &self.recorder.traces
     }
 
     /// The hit is asked when the future is polled, in the order of polling.

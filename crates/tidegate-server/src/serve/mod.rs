@@ -28,6 +28,7 @@ mod policies;
 mod recorder;
 mod settings;
 mod tls;
+mod traces;
 
 use std::{error, fmt, io, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -52,6 +53,7 @@ use self::{
     policies::Policies,
     recorder::Times,
     settings::Settings,
+    traces::Traces,
 };
 use crate::{
     config::{Backend, Config, Limits, Problem, Problems, Sources, Text},
@@ -167,8 +169,9 @@ impl Server {
         let metrics = Metrics::new();
         let log = DecisionLog::new(&config.store.key_secret().map_err(Problems::from)?, metrics.log_dropped.clone());
         log.go_on(log.prepare(&config.decision_log).map_err(Problems::from)?);
+        let traces = Traces::new(&config.telemetry).map_err(Problems::from)?;
         let times = if store(limiter.store()).is_some() { Times::Measured } else { Times::Ignored };
-        let recorder = Arc::new(Recorder::new(metrics, log, times));
+        let recorder = Arc::new(Recorder::new(metrics, log, traces, times));
         let policies = Arc::new(Policies::new(limiter.clone(), Arc::clone(&recorder), config.clone()));
         let (stop, stopped) = watch::channel(());
         let gate = Gate::new(limiter, Arc::clone(&recorder));
@@ -256,7 +259,7 @@ impl Server {
         if let Some(administering) = self.administering {
             let _ = administering.await;
         }
-        self.recorder.log.close().await;
+        tokio::join!(self.recorder.log.close(), self.recorder.traces.close());
     }
 }
 

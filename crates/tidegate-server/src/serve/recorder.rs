@@ -4,7 +4,7 @@ use std::time::{Instant, SystemTime};
 
 use tidegate::{Decision, StoreError};
 
-use super::{decision_log::DecisionLog, denials::Denials, metrics::Metrics, note::Note};
+use super::{decision_log::DecisionLog, denials::Denials, metrics::Metrics, note::Note, traces::Traces};
 
 /// Who asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +66,7 @@ pub struct Recorder {
     pub(crate) metrics: Metrics,
     pub(crate) denials: Denials,
     pub(crate) log: DecisionLog,
+    pub(crate) traces: Traces,
     times: Times,
 }
 
@@ -89,8 +90,8 @@ pub struct Totals {
 }
 
 impl Recorder {
-    pub(crate) fn new(metrics: Metrics, log: DecisionLog, times: Times) -> Self {
-        Self { metrics, denials: Denials::default(), log, times }
+    pub(crate) fn new(metrics: Metrics, log: DecisionLog, traces: Traces, times: Times) -> Self {
+        Self { metrics, denials: Denials::default(), log, traces, times }
     }
 
     /// When a decision began, where that matters.
@@ -102,6 +103,7 @@ impl Recorder {
     /// Takes note of a decision.
     #[inline]
     pub(crate) fn decided(&self, front_end: FrontEnd, asked: Asked, began: Option<Instant>, told: &Result<Decision, StoreError>) {
+        self.traces.decided(front_end, asked, told);
         if !matches!(asked, Asked::Check | Asked::Acquire) {
             return;
         }

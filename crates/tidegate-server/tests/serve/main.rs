@@ -11,6 +11,7 @@ mod openapi;
 mod redis;
 mod reloading;
 mod stopping;
+mod traces;
 mod wrong;
 
 use std::fs;

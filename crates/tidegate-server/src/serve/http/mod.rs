@@ -133,7 +133,12 @@ impl<S: Store> Http<S> {
 impl<S: Store> Service for Http<S> {
     async fn answer(&self, request: Request<Incoming>) -> Response<Body> {
         let (head, body) = request.into_parts();
-        self.respond(head, body).await.unwrap_or_else(|problem| problem.response())
+        let span = self.gate.traces().begin(&head, || routes::find(head.uri.path()).map_or("unknown", |route| route.path));
+        let respond = async { self.respond(head, body).await.unwrap_or_else(|problem| problem.response()) };
+        match span {
+            None => respond.await,
+            Some(span) => span.around(respond).await,
+        }
     }
 }
 
