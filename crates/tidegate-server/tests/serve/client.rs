@@ -66,6 +66,16 @@ impl Client {
         Ok(Reply { status, headers, body: String::from_utf8(body).expect("text") })
     }
 
+    /// Sends these bytes and nothing after them, and reads until the server has no more to say.
+    pub(crate) async fn all(&mut self, bytes: &[u8]) -> String {
+        // It may have had enough of them.
+        let _ = self.send(bytes).await;
+        let _ = self.stream.shutdown().await;
+        let mut replies = Vec::new();
+        let _ = self.stream.read_to_end(&mut replies).await;
+        String::from_utf8_lossy(&replies).into_owned()
+    }
+
     pub(crate) async fn try_post(&mut self, path: &str, body: &[u8]) -> io::Result<Reply> {
         let head = format!(
             "POST {path} HTTP/1.1\r\nhost: tidegate\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",

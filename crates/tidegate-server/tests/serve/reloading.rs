@@ -1,7 +1,7 @@
-//! The file changes while requests come: none fails, and what is right is in force soon.
+//! The file changes while requests come: none fails, none is decided by two versions, and what is right is in force soon.
 
 use std::{
-    fs,
+    env, fs,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -9,48 +9,72 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tokio::task::JoinSet;
+use tokio::{task::JoinSet, time::sleep};
 
 use super::Running;
 
+const DIALECTS: [(&str, &str); 3] =
+    [("draft", "ratelimit-policy"), ("draft-06", "ratelimit-limit"), ("x-ratelimit", "x-ratelimit-limit")];
+
+/// Two policies of one limit, so that a decision shows whether it mixes two versions.
 fn file(limit: u64, dialect: &str) -> String {
-    format!("headers.dialect = \"{dialect}\"\n[[policy]]\nname = \"per-user\"\nkey = [\"user\"]\nquota = \"{limit}/hour\"\n")
+    let policy = |name| format!("[[policy]]\nname = \"{name}\"\nkey = [\"user\"]\nquota = \"{limit}/day\"\n");
+    format!("headers.dialect = \"{dialect}\"\n{}{}", policy("a"), policy("b"))
 }
 
+/// `TIDEGATE_RELOADS` of them, 200 unless set.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_request_fails_while_the_file_changes() {
-    let running = Running::start(&file(1_000_000, "draft")).await;
+    const LEAST: u64 = 1_000_000;
+    let reloads: u64 = env::var("TIDEGATE_RELOADS").map_or(200, |count| count.parse().expect("a number"));
+    let running = Running::start(&file(LEAST, "draft")).await;
     let path = running.folder.path().join("tidegate.toml");
     let done = Arc::new(AtomicBool::new(false));
     let mut clients = JoinSet::new();
-    for _ in 0..8 {
+    for _ in 0..4 {
         let (mut client, done) = (running.client().await, Arc::clone(&done));
         clients.spawn(async move {
-            let mut answered = 0_u64;
+            let (mut answered, mut last) = (0_u64, LEAST);
             while !done.load(Relaxed) {
                 let reply = client.post("/v1/check", r#"{"attributes":{"user":"42"}}"#).await;
                 assert_eq!(reply.status, 200);
-                let limit = reply.json()["limit"].as_u64().expect("told");
-                assert!([1_000_000, 2_000_000, 3_000_000].contains(&limit), "{limit}");
+                let told = reply.json();
+                let limits = [0, 1].map(|policy| told["outcomes"][policy]["limit"].as_u64().expect("told"));
+                assert!(limits[0] == limits[1] && limits[0] >= last, "{limits:?} after {last}");
+                last = limits[0];
                 answered += 1;
+                // The rest of this machine is for who reloads.
+                sleep(Duration::from_millis(1)).await;
             }
             answered
         });
     }
     let mut observer = running.client().await;
-    for (limit, dialect, header) in [(2_000_000, "draft-06", "ratelimit-limit"), (3_000_000, "x-ratelimit", "x-ratelimit-limit")]
-    {
-        fs::write(&path, "[[policy]]\nname = \"per-user\"\nquota = \"some\"").expect("written");
-        tokio::time::sleep(Duration::from_millis(300)).await;
+    for round in 1..=reloads {
+        if round % 4 == 0 {
+            fs::write(&path, "[[policy]]\nname = \"a\"\nquota = \"some\"").expect("written");
+            let wrong = format!("tidegate_config_reloads_total{{result=\"failed\"}} {}\n", round / 4);
+            let mut admin = running.admin().await;
+            let deadline = Instant::now() + Duration::from_secs(30);
+            while !admin.admin("GET /metrics", &[], "").await.body.contains(&wrong) {
+                assert!(Instant::now() < deadline, "a wrong file is not counted: {wrong}");
+                sleep(Duration::from_millis(5)).await;
+            }
+        }
+        let (limit, (dialect, header)) = (LEAST + round, DIALECTS[round as usize % DIALECTS.len()]);
         fs::write(&path, file(limit, dialect)).expect("written");
         let deadline = Instant::now() + Duration::from_secs(30);
-        while observer.get("/v1/peek?user=42").await.header(header) != Some(limit.to_string().as_str()) {
+        loop {
+            let reply = observer.get("/v1/peek?user=42").await;
+            if reply.json()["limit"] == limit && reply.header(header).is_some() {
+                break;
+            }
             assert!(Instant::now() < deadline, "{limit} is not in force");
-            tokio::time::sleep(Duration::from_millis(5)).await;
+            sleep(Duration::from_millis(5)).await;
         }
     }
     done.store(true, Relaxed);
     let answered: u64 = clients.join_all().await.into_iter().sum();
     // What was counted under the first is counted under the last.
-    assert_eq!(observer.get("/v1/peek?user=42").await.json()["remaining"], 3_000_000 - answered);
+    assert_eq!(observer.get("/v1/peek?user=42").await.json()["remaining"], LEAST + reloads - answered);
 }

@@ -177,6 +177,12 @@ const VALID: [(&str, &str); 9] = [
     ("/v1/release", r#"{"attributes":{"user":"42"},"lease":"a"}"#),
 ];
 
+const ADMIN: [(&str, &str); 3] = [
+    ("POST /v1/reset", r#"{"attributes":{"user":"42"},"policy":"all"}"#),
+    ("PATCH /v1/policies/all", r#"{"quota":"1000000000/day"}"#),
+    ("PUT /v1/policies", r#"{"policies":[{"name":"all","key":[],"quota":"1000000000/day"}]}"#),
+];
+
 /// A byte put in the place of another, put in between, or taken away.
 type Change = (proptest::sample::Index, usize, u8);
 
@@ -231,6 +237,88 @@ proptest! {
                 *client = RIG._running.client().await;
             }
             prop_assert!(known, "{:?}", reply);
+            Ok(())
+        })?;
+    }
+
+    #[test]
+    fn no_headers_make_forward_auth_fail(
+        method in "[A-Z]{1,9}",
+        forwarded in "([0-9a-f:., \\[\\]\"=;]|for=|unknown){0,40}",
+        uri in "[!-~]{0,40}",
+        value in "[ -~]{0,40}",
+    ) {
+        RIG.runtime.block_on(async {
+            let mut client = RIG.client.lock().await;
+            let headers = [
+                ("x-forwarded-for", forwarded.as_str()),
+                ("forwarded", &forwarded),
+                ("x-forwarded-method", &value),
+                ("x-forwarded-uri", &uri),
+                ("x-original-uri", &value),
+                ("x-forwarded-host", &value),
+                ("authorization", &value),
+            ];
+            // A proxy asks by the method of its client; to a HEAD it is told how long the body would be.
+            let method = if method == "HEAD" { "GET" } else { &method };
+            let reply = client.ask(method, "/v1/auth", &headers).await;
+            prop_assert!([200, 400, 429].contains(&reply.status), "{:?}", reply);
+            Ok(())
+        })?;
+    }
+
+    #[test]
+    fn no_bytes_make_the_admin_surface_fail_or_change_what_it_refuses(
+        random in "\\PC{0,60}",
+        changes in changes(),
+        query in "[!-\"$-~]{0,60}|(policy|all|user|limit|[%&=+]|[0-9a-f]{2}){0,20}",
+    ) {
+        RIG.runtime.block_on(async {
+            // Others would see the policies change.
+            let _alone = RIG.client.lock().await;
+            let mut client = RIG._running.admin().await;
+            let policies = client.admin("GET /v1/policies", &[], "").await.body;
+            for (request, valid) in ADMIN {
+                let Ok(changed) = String::from_utf8(changed(valid, &changes)) else { continue };
+                for body in [&random, &changed] {
+                    let reply = client.admin(request, &[], body).await;
+                    prop_assert!([200, 400, 404, 415].contains(&reply.status), "{} {} {:?}", request, body, reply);
+                    let now = client.admin("GET /v1/policies", &[], "").await.body;
+                    if reply.status == 200 {
+                        // A change of it may be right: as it was, for the next one.
+                        let (request, valid) = ADMIN[2];
+                        prop_assert_eq!(client.admin(request, &[], valid).await.status, 200);
+                    } else {
+                        prop_assert_eq!(&policies, &now, "{} {}", request, body);
+                    }
+                }
+            }
+            for path in ["inspect", "top", "denials"] {
+                let mut client = RIG._running.admin().await;
+                let reply = client.admin(&format!("GET /v1/{path}?{query}"), &[], "").await;
+                prop_assert!([200, 400, 404].contains(&reply.status), "{} {:?}", path, reply);
+            }
+            Ok(())
+        })?;
+    }
+
+    #[test]
+    fn no_bytes_at_all_make_the_server_fail(
+        random in proptest::collection::vec(any::<u8>(), 0..80),
+        changes in changes(),
+    ) {
+        const VALID: &str = "POST /v1/peek HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n\
+            transfer-encoding: chunked\r\n\r\n11\r\n{\"attributes\":{}}\r\n0\r\n\r\n";
+        RIG.runtime.block_on(async {
+            for bytes in [random, changed(VALID, &changes)] {
+                let mut client = RIG._running.client().await;
+                let replies = client.all(&bytes).await;
+                for (at, _) in replies.match_indices("HTTP/1.1 ") {
+                    prop_assert!(!replies[at..].starts_with("HTTP/1.1 5"), "{}", replies);
+                }
+            }
+            let left = RIG._running.client().await.get("/v1/peek").await;
+            prop_assert_eq!(left.status, 200);
             Ok(())
         })?;
     }
