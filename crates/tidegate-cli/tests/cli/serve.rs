@@ -4,8 +4,7 @@ use std::{
     fs,
     io::{BufRead as _, BufReader, Read as _, Write as _},
     net::{TcpListener, TcpStream},
-    path::Path,
-    process::{Child, ChildStdout, Command, Stdio},
+    process::Stdio,
 };
 
 use nix::{
@@ -14,55 +13,7 @@ use nix::{
 };
 use tempfile::tempdir;
 
-fn command(folder: &Path, arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
-    command.arg("serve").args(arguments).current_dir(folder).env("TIDEGATE_ADMIN", "127.0.0.1:0");
-    command
-}
-
-/// A server, what it has said, and where it listens.
-struct Running {
-    process: Child,
-    output: BufReader<ChildStdout>,
-    greeting: String,
-    address: String,
-}
-
-impl Running {
-    fn start(folder: &Path, arguments: &[&str]) -> Self {
-        let mut command = command(folder, arguments);
-        let mut process = command.args(["--http", "127.0.0.1:0"]).stdout(Stdio::piped()).spawn().expect("it runs");
-        let mut output = BufReader::new(process.stdout.take().expect("piped"));
-        let mut greeting = String::new();
-        while !greeting.contains("curl") {
-            assert!(output.read_line(&mut greeting).expect("text") > 0, "{greeting}");
-        }
-        let address = greeting.split("curl -i 'http://").nth(1).and_then(|rest| rest.split('/').next()).expect("told");
-        Self { address: address.to_owned(), process, output, greeting }
-    }
-
-    fn get(&self, target: &str) -> String {
-        let mut stream = TcpStream::connect(&self.address).expect("connected");
-        write!(stream, "GET {target} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").expect("sent");
-        let mut reply = String::new();
-        stream.read_to_string(&mut reply).expect("a reply");
-        reply
-    }
-
-    /// The exit code.
-    fn end(mut self, signal: Signal) -> Option<i32> {
-        kill(Pid::from_raw(i32::try_from(self.process.id()).expect("one")), signal).expect("sent");
-        let _ = self.output.read_line(&mut self.greeting);
-        self.process.wait().expect("it ends").code()
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
+use super::running::{Running, command};
 
 #[test]
 fn without_a_file_a_hundred_requests_of_a_user_are_allowed() {
@@ -117,8 +68,7 @@ fn a_second_signal_does_not_wait_for_the_grace_time() {
     });
     // By the time that another is answered, this one is under way.
     assert!(running.get("/v1/check").starts_with("HTTP/1.1 200 "));
-    let pid = Pid::from_raw(i32::try_from(running.process.id()).expect("one"));
-    kill(pid, Signal::SIGTERM).expect("sent");
+    running.signal(Signal::SIGTERM);
     while TcpStream::connect(&running.address).is_ok() {
         std::thread::yield_now();
     }
