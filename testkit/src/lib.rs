@@ -1,9 +1,10 @@
 //! Real parts for tests and benches: Redis servers on free ports of loopback, a proxy that misbehaves on request,
-//! and examples that are run.
+//! examples that are run, and any other process.
 //! It knows nothing of Tidegate, and panics with a reason where a part cannot be had. Linux only.
 
 mod certificates;
 mod example;
+pub mod process;
 mod proxy;
 mod server;
 

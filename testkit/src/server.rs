@@ -3,32 +3,21 @@
 use std::{
     env,
     fs::{self, File},
-    io,
-    net::TcpListener,
-    os::unix::process::CommandExt,
-    path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    path::PathBuf,
+    process::Command,
     thread,
     time::{Duration, Instant},
 };
 
-use nix::{
-    sys::{
-        signal::{self, Signal},
-        wait::{self, Id, WaitPidFlag},
-    },
-    time::ClockId,
-    unistd::Pid,
-};
+use nix::{time::ClockId, unistd::Pid};
 use redis::IntoConnectionInfo;
 use tempfile::TempDir;
 
-use crate::certificates::{self, Certificates};
+use crate::{
+    certificates::{self, Certificates},
+    process::{self, ATTEMPTS, PATIENCE, Process},
+};
 
-/// How often a start is tried: a free port can be taken by somebody else before the server has it.
-const ATTEMPTS: usize = 5;
-/// How long a server may take until it answers.
-const PATIENCE: Duration = Duration::from_secs(10);
 const SOCKET: &str = "socket";
 const LOG: &str = "log";
 
@@ -62,8 +51,8 @@ impl Server {
     /// A `valkey-server` from the path, else the one that `scripts/setup` installs, else none. The latter has no TLS.
     pub fn try_valkey() -> Option<Self> {
         let path = env::var_os("PATH").unwrap_or_default();
-        let tools = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/tools");
-        let mut binaries = env::split_paths(&path).chain([tools]).map(|directory| directory.join("valkey-server"));
+        let on_path = env::split_paths(&path).map(|directory| directory.join("valkey-server"));
+        let mut binaries = on_path.chain([process::tool("valkey-server")]);
         let binary = binaries.find(|binary| binary.is_file())?;
         Some(Self::builder().binary(binary).start())
     }
@@ -99,15 +88,11 @@ impl Server {
 
     /// The process, another one after a restart.
     pub fn pid(&self) -> u32 {
-        self.process().child.id()
+        self.process().id()
     }
 
     fn process(&self) -> &Process {
         self.process.as_ref().expect("the server was not killed")
-    }
-
-    fn nix_pid(&self) -> Pid {
-        Pid::from_raw(self.pid().cast_signed())
     }
 
     /// A fresh blocking connection over TCP. It sends nothing by itself.
@@ -117,7 +102,8 @@ impl Server {
 
     /// CPU time of the server so far, user and system, of all its threads.
     pub fn cpu_micros(&self) -> u64 {
-        let time = ClockId::pid_cpu_clock_id(self.nix_pid()).and_then(ClockId::now).expect("the server runs");
+        let pid = Pid::from_raw(self.pid().cast_signed());
+        let time = ClockId::pid_cpu_clock_id(pid).and_then(ClockId::now).expect("the server runs");
         let micros = Duration::from(time).as_micros();
         u64::try_from(micros).expect("the server is younger than 500,000 years")
     }
@@ -158,14 +144,12 @@ impl Server {
 
     /// Stops the process where it is, and returns once it stands. Its connections stay open.
     pub fn freeze(&self) {
-        signal::kill(self.nix_pid(), Signal::SIGSTOP).expect("the server runs");
-        // Left waitable, so that a second freeze returns as well.
-        wait::waitid(Id::Pid(self.nix_pid()), WaitPidFlag::WSTOPPED | WaitPidFlag::WNOWAIT).expect("the server stops");
+        self.process().freeze();
     }
 
     /// Lets a frozen process go on.
     pub fn thaw(&self) {
-        signal::kill(self.nix_pid(), Signal::SIGCONT).expect("the server runs");
+        self.process().thaw();
     }
 
     /// Whether the process came up on its ports.
@@ -187,10 +171,10 @@ impl Server {
         let process = Process::start(command, directory);
         let process = process.unwrap_or_else(|error| panic!("{}: {error} (scripts/setup installs it)", self.binary()));
         let deadline = Instant::now() + PATIENCE;
-        let child = &mut self.process.insert(process).child;
+        let process = self.process.insert(process);
         // By socket: on the port, somebody else could answer. The socket comes last.
         let client = client(format!("unix://{}", directory.join(SOCKET).display()));
-        while Instant::now() < deadline && child.try_wait().is_ok_and(|status| status.is_none()) {
+        while Instant::now() < deadline && process.runs() {
             if answers(&client) {
                 return true;
             }
@@ -242,51 +226,15 @@ impl ServerBuilder {
         let tls = self.tls.then(|| (0, Certificates::write(directory.path())));
         let mut server = Server { process: None, directory, port: 0, tls, options: self };
         let started = (0..ATTEMPTS).any(|_| {
-            // Held together, so that they differ.
-            let (one, other) = (free_port(), free_port());
-            server.port = port_of(&one);
+            let [one, other] = process::free_ports();
+            server.port = one;
             if let Some((port, _)) = &mut server.tls {
-                *port = port_of(&other);
+                *port = other;
             }
-            drop((one, other));
             server.launch()
         });
         assert!(started, "{}", server.failure());
         server
-    }
-}
-
-/// A server's process. Dropping it kills it and waits for its end.
-struct Process {
-    child: Child,
-    guard: Child,
-}
-
-impl Process {
-    fn start(mut command: Command, directory: &Path) -> io::Result<Self> {
-        // In groups of their own: an interrupt from the terminal is for the test, and its end is theirs.
-        let mut child = command.stdin(Stdio::null()).process_group(0).spawn()?;
-        // Its input ends with this process, even when nothing here is dropped any more.
-        let guard = Command::new("sh")
-            .args(["-c", "read -r _; kill -KILL \"$1\"; rm -rf \"$2\"", "guard", &child.id().to_string()])
-            .arg(directory)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .process_group(0)
-            .spawn()
-            .inspect_err(|_| drop(child.kill().and_then(|()| child.wait())))?;
-        Ok(Self { child, guard })
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        // The guard first: once the child is waited for, its number can be another process.
-        for child in [&mut self.guard, &mut self.child] {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
     }
 }
 
@@ -303,12 +251,4 @@ fn answers(client: &redis::Client) -> bool {
     let answer = connection.set_read_timeout(Some(timeout)).and_then(|()| redis::cmd("PING").exec(&mut connection));
     // One that asks for a password is up as well.
     answer.is_ok() || answer.is_err_and(|error| error.code() == Some("NOAUTH"))
-}
-
-fn free_port() -> TcpListener {
-    TcpListener::bind("127.0.0.1:0").expect("loopback has a free port")
-}
-
-fn port_of(listener: &TcpListener) -> u16 {
-    listener.local_addr().expect("the listener is bound").port()
 }
