@@ -10,8 +10,7 @@ use std::{
 use clap::Subcommand;
 use tidegate_server::config::{Config, STARTER, Sources};
 
-/// The exit code for a file that is wrong, as for a command that is.
-const WRONG: u8 = 2;
+use crate::show::{WRONG, fail, print};
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
@@ -40,7 +39,7 @@ impl Command {
             Self::Init { output: None } => print(STARTER),
             Self::Init { output: Some(path) } => write(&path),
         };
-        result.map_or_else(|message| fail(&message), |()| ExitCode::SUCCESS)
+        result.map_or_else(|message| fail(&message, WRONG), |()| ExitCode::SUCCESS)
     }
 }
 
@@ -54,23 +53,9 @@ fn check(file: &Path) -> ExitCode {
                 several => format!("{} policies ({})", several.len(), several.join(", ")),
             };
             let said = print(&format!("ok: {policies}, store {}\n", config.store.url));
-            said.map_or_else(|message| fail(&message), |()| ExitCode::SUCCESS)
+            said.map_or_else(|message| fail(&message, WRONG), |()| ExitCode::SUCCESS)
         }
-        Err(problems) => fail(&problems.to_string()),
-    }
-}
-
-fn fail(message: &str) -> ExitCode {
-    // Nobody may be there to read it.
-    let _ = writeln!(io::stderr(), "{message}");
-    ExitCode::from(WRONG)
-}
-
-fn print(text: &str) -> Result<(), String> {
-    match io::stdout().write_all(text.as_bytes()) {
-        // Who has read enough has gone: `tidegate config schema | head`.
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.to_string()),
-        _ => Ok(()),
+        Err(problems) => fail(&problems.to_string(), WRONG),
     }
 }
 

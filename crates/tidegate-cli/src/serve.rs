@@ -1,16 +1,14 @@
 //! `tidegate serve`: the server.
 
-use std::{
-    env,
-    io::{self, Write as _},
-    process::ExitCode,
-};
+use std::{env, process::ExitCode};
 
 use clap::Args;
 use tidegate_server::{
     config::Sources,
     serve::{self, StartError},
 };
+
+use crate::show::{WRONG, fail};
 
 /// A flag wins over its environment variable (`TIDEGATE_HTTP` and so on), which wins over the file.
 #[derive(Args)]
@@ -46,7 +44,7 @@ impl Command {
         drop(runtime);
         match result {
             Ok(()) => ExitCode::SUCCESS,
-            Err(error @ (StartError::Config(_) | StartError::Nothing)) => fail(&error.to_string(), 2),
+            Err(error @ (StartError::Config(_) | StartError::Nothing)) => fail(&error.to_string(), WRONG),
             Err(error) => fail(&error.to_string(), 1),
         }
     }
@@ -58,10 +56,4 @@ impl Command {
         let given = flags.into_iter().filter_map(|(flag, text)| Some((flag, text?)));
         Sources::new(given, |name| env::var(name).ok())
     }
-}
-
-fn fail(message: &str, code: u8) -> ExitCode {
-    // Nobody may be there to read it.
-    let _ = writeln!(io::stderr(), "{message}");
-    ExitCode::from(code)
 }

@@ -1,5 +1,6 @@
 //! The command as a shell sees it.
 
+mod ask;
 mod config;
 mod pressure;
 mod running;

@@ -45,11 +45,7 @@ pub(crate) async fn serve<V: Service>(
     service: impl Fn(SocketAddr) -> V,
 ) {
     let unseen = stop.clone();
-    let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new())
-        .header_read_timeout(*limits.header_timeout)
-        .max_header_size(HEAD_BYTES)
-        .max_buf_size(HEAD_BYTES);
+    let http = http(limits);
     let mut connections = JoinSet::new();
     let admit = |connections: &mut JoinSet<()>, stream: TcpStream, peer| {
         if connections.len() >= limits.max_connections.get() {
@@ -105,6 +101,16 @@ pub(crate) async fn serve<V: Service>(
     }
 }
 
+/// How HTTP is spoken.
+pub(crate) fn http(limits: &Limits) -> http1::Builder {
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new())
+        .header_read_timeout(*limits.header_timeout)
+        .max_header_size(HEAD_BYTES)
+        .max_buf_size(HEAD_BYTES);
+    http
+}
+
 /// What is ready at once.
 async fn now<T>(future: impl Future<Output = T>) -> Option<T> {
     tokio::select! {
@@ -120,7 +126,8 @@ fn is_of_one(error: &io::Error) -> bool {
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted)
 }
 
-async fn connection<V: Service>(
+/// Serves one connection until its end, or until `stop` changes and what is under way is answered.
+pub(crate) async fn connection<V: Service>(
     http: http1::Builder,
     stream: impl AsyncRead + AsyncWrite + Unpin,
     service: V,

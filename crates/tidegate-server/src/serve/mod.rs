@@ -19,6 +19,7 @@ mod accept;
 mod admin;
 mod decision_log;
 mod denials;
+mod direct;
 mod gate;
 mod greeting;
 mod http;
@@ -43,7 +44,6 @@ use tokio::{
 };
 use tracing::{info, warn};
 
-pub use self::recorder::{Asked, FrontEnd, Recorder, Totals};
 use self::{
     admin::{Admin, Administration, Entry},
     decision_log::DecisionLog,
@@ -54,6 +54,10 @@ use self::{
     recorder::Times,
     settings::Settings,
     traces::Traces,
+};
+pub use self::{
+    direct::Direct,
+    recorder::{Asked, FrontEnd, Recorder, Totals},
 };
 use crate::{
     config::{Backend, Config, Limits, Problem, Problems, Sources, Text},
@@ -147,7 +151,10 @@ impl Server {
             }
             Backend::Redis(redis) => {
                 let limiter = builder.store(*redis).build().map_err(wrong)?;
-                connected(limiter.store()).await;
+                // So that the first requests find it; not for long, as it may be gone when others need this server.
+                if !waited(limiter.store(), Duration::from_secs(2), |status| status.is_up).await {
+                    warn!("the store does not answer; policies decide as their on_store_error says until it does");
+                }
                 Self::listen(limiter, |redis| Some(redis.status()), listeners, entry, sources, config)
             }
         }
@@ -267,18 +274,15 @@ async fn bind(flag: &'static str, address: SocketAddr) -> Result<TcpListener, St
     TcpListener::bind(address).await.map_err(|error| StartError::Listen { flag, address, error })
 }
 
-/// Waits for the store to answer, so that the first requests find it: not for long, as it may be gone when others need this server.
-async fn connected(redis: &Redis) {
-    const PATIENCE: Duration = Duration::from_secs(2);
+/// Waits until the store is as `condition` says; whether it was in time.
+async fn waited(redis: &Redis, patience: Duration, condition: fn(&Status) -> bool) -> bool {
     const GLANCE: Duration = Duration::from_millis(5);
-    let up = async {
-        while !redis.status().is_up {
+    let so = async {
+        while !condition(&redis.status()) {
             sleep(GLANCE).await;
         }
     };
-    if timeout(PATIENCE, up).await.is_err() {
-        warn!("the store does not answer; policies decide as their on_store_error says until it does");
-    }
+    timeout(patience, so).await.is_ok()
 }
 
 /// Listeners that the configuration asks for and nobody is behind yet.
@@ -306,6 +310,13 @@ pub enum StartError {
     },
     /// The process cannot have signals.
     Signals(io::Error),
+    /// The store does not answer, and nothing can be done without it.
+    Store {
+        /// Its address, without a password.
+        url: String,
+        /// Why, as far as it is known.
+        trouble: String,
+    },
 }
 
 impl fmt::Display for StartError {
@@ -318,6 +329,7 @@ impl fmt::Display for StartError {
             }
             Self::Listen { address, error, .. } => write!(f, "{address} cannot be listened at: {error}"),
             Self::Signals(error) => write!(f, "the process cannot have signals: {error}"),
+            Self::Store { url, trouble } => write!(f, "the store at {url} does not answer: {trouble}"),
         }
     }
 }

@@ -48,7 +48,8 @@ async fn serves(store: Redis) -> Limiter<Redis> {
     let limiter = connected(Limiter::builder().policies(policies()).store(store)).await;
     let decision = limiter.check("a").await.unwrap();
     assert_eq!(sources(&decision), [Source::Store; 7]);
-    assert_eq!(limiter.store().status().fallbacks, 0);
+    let status = limiter.store().status();
+    assert_eq!((status.fallbacks, status.trouble), (0, None));
     limiter
 }
 
@@ -244,7 +245,7 @@ async fn log_of_a_wrong_password() -> String {
     // On one thread, whose log it is.
     let _guard = tracing::subscriber::set_default(log.clone());
     let server = Server::start_with(&["--requirepass", "right"]);
-    let _limiter = falls_back(patient(&format!("redis://:hunter2@127.0.0.1:{}/", server.port()))).await;
+    let limiter = falls_back(patient(&format!("redis://:hunter2@127.0.0.1:{}/", server.port()))).await;
     let told = async {
         while log.to_string().is_empty() {
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -253,6 +254,7 @@ async fn log_of_a_wrong_password() -> String {
     tokio::time::timeout(Duration::from_secs(10), told).await.expect("something is logged");
     // It goes on trying.
     tokio::time::sleep(Duration::from_millis(350)).await;
+    assert_eq!(limiter.store().status().trouble.as_deref(), Some("WRONGPASS"));
     log.to_string()
 }
 

@@ -88,6 +88,8 @@ pub(super) struct Health {
     pub(super) connects: AtomicU64,
     /// The server's `maxmemory-policy`, where it could evict keys of ours.
     pub(super) evicts: Mutex<Option<String>>,
+    /// Why the last try to connect failed, if it did.
+    pub(super) trouble: Mutex<Option<String>>,
 }
 
 impl Link {
@@ -194,6 +196,7 @@ impl Task {
                 Ok(mut connection) => {
                     tracing::info!("connected to the store");
                     told = false;
+                    *self.health.trouble.lock() = None;
                     self.health.connects.fetch_add(1, Relaxed);
                     self.health.up.store(true, Relaxed);
                     let began = Instant::now();
@@ -216,6 +219,7 @@ impl Task {
                     if !std::mem::replace(&mut told, true) {
                         tracing::warn!(reason, "the store cannot be reached");
                     }
+                    *self.health.trouble.lock() = Some(reason);
                 }
             }
             if meanwhile(&mut queue, sleep(RETRY)).await.is_none() {

@@ -102,6 +102,9 @@ pub struct Status {
     /// The server's `maxmemory-policy`, where that could evict the limiter's keys: what they count would be forgotten. Use
     /// `noeviction`.
     pub evicts: Option<String>,
+    /// Why the last try to connect failed, if it did: the word by which the server says so (`NOAUTH`, `WRONGPASS`...), or that there is no
+    /// connection.
+    pub trouble: Option<String>,
 }
 
 /// What a limiter on Redis returns: a future of the answer. It holds nothing of the limiter and may be sent anywhere; dropped, it
@@ -199,6 +202,7 @@ impl Redis {
             cached: self.counters.cached.load(Relaxed),
             fallbacks: self.counters.fallbacks.load(Relaxed),
             evicts: health.evicts.lock().clone(),
+            trouble: health.trouble.lock().clone(),
         }
     }
 
