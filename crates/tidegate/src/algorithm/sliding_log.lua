@@ -121,9 +121,9 @@ function log.load(of, plan, cost)
   local latest, sum = unpack('>I7I7', ends[1])
   local begun, less, under = unpack('>I7I7c35', head)
   if cost and latest < now and sum > less and under == plan.text then
-    local window, total, ends = plan.window, sum - less + cost, sum + cost
-    if begun > now - window and total <= plan.capacity and ends < WHOLE then
-      call('ZADD', of, NOW, cost == 1 and pack('>I7I7', now, ends) or pack('>I7I7I7', now, ends, cost))
+    local window, total, new_sum = plan.window, sum - less + cost, sum + cost
+    if begun > now - window and total <= plan.capacity and new_sum < WHOLE then
+      call('ZADD', of, NOW, cost == 1 and pack('>I7I7', now, new_sum) or pack('>I7I7I7', now, new_sum, cost))
       if latest < now - now % window then
         keep(plan, now)
       end
