@@ -1,4 +1,4 @@
--- gcra, version 1: the twin of gcra.rs. A string: the theoretical arrival time (7 bytes), the bits of the debt (1), how long the
+-- gcra, version 2: the twin of gcra.rs. A string: the theoretical arrival time (7 bytes), the bits of the debt (1), how long the
 -- key is kept (7), and the plan.
 
 local gcra = { needs = { 'interval', 'capacity', 'window' } }
@@ -36,15 +36,25 @@ local function save(plan, owed)
   end
 end
 
-function gcra.load(of)
+function gcra.load(of, plan, cost)
   local value = call('GET', of)
   key = of
-  if value then
-    time, bits, kept, written = unpack('>I7BI7c35', value)
-  else
+  if not value then
     written, time, bits, kept = nil, 0, 0, 0
+    return
   end
-  return written
+  local arrival, its_bits, until_when, under = unpack('>I7BI7c35', value)
+  if cost and under == plan.text then
+    local interval = plan.interval
+    local owed = (arrival > now and arrival - now or 0) + cost * interval
+    if owed <= plan.tolerance and now + owed <= until_when then
+      call('SETRANGE', of, '0', pack('>I7B', now + owed, 0))
+      local used = owed + interval - 1
+      return under, (used - used % interval) / interval, owed
+    end
+  end
+  time, bits, kept, written = arrival, its_bits, until_when, under
+  return under
 end
 
 function gcra.evaluate(plan, cost)
@@ -63,11 +73,6 @@ end
 
 function gcra.commit(plan, cost)
   local owed = backlog + cost * plan.interval
-  if owed <= plan.tolerance and now + owed <= kept and written == plan.text then
-    time, bits, backlog = now + owed, 0, owed
-    call('SETRANGE', key, '0', pack('>I7B', time, 0))
-    return now, cost, owed
-  end
   if owed > MAX_REFILL then
     -- A debt is kept in full, up to what the longest refill can pay.
     local most = math.max(MAX_REFILL, backlog)

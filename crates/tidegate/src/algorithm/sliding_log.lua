@@ -1,4 +1,4 @@
--- sliding-log, version 1: the twin of sliding_log.rs. A sorted set: score = time; member = time, the cumulative cost up to and
+-- sliding-log, version 2: the twin of sliding_log.rs. A sorted set: score = time; member = time, the cumulative cost up to and
 -- with the entry, and its own if that is not 1 (7 bytes each). No question needs the whole set: what any range has cost is one
 -- subtraction. Entries of one microsecond are one member. After all of them stands the head: the time of the oldest entry, the
 -- cumulative cost before it (7 bytes each), and the plan. So the newest entry and the head are read together.
@@ -108,18 +108,30 @@ local function keep(plan, time)
   call('PEXPIRE', key, ttl(time - time % window + 2 * window - now))
 end
 
-function log.load(of)
+function log.load(of, plan, cost)
   local ends = call('ZRANGE', of, '-2', '-1')
-  key, member, head, floor = of, ends[1], ends[2], 0
-  if head then
-    newest, last = unpack('>I7I7', member)
-    oldest, base, written = unpack('>I7I7c35', head)
-  elseif member then
-    error('not a log of ours')
-  else
+  key, head = of, ends[2]
+  if not head then
+    if ends[1] then
+      error('not a log of ours')
+    end
     written, newest = nil, nil
+    return
   end
-  return written
+  local latest, sum = unpack('>I7I7', ends[1])
+  local begun, less, under = unpack('>I7I7c35', head)
+  if cost and latest < now and sum > less and under == plan.text then
+    local window, total, new_sum = plan.window, sum - less + cost, sum + cost
+    if begun > now - window and total <= plan.capacity and new_sum < WHOLE then
+      call('ZADD', of, NOW, cost == 1 and pack('>I7I7', now, new_sum) or pack('>I7I7I7', now, new_sum, cost))
+      if latest < now - now % window then
+        keep(plan, now)
+      end
+      return under, total, window
+    end
+  end
+  member, newest, last, oldest, base, written, floor = ends[1], latest, sum, begun, less, under, 0
+  return under
 end
 
 function log.evaluate(plan, cost)

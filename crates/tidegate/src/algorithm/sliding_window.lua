@@ -1,4 +1,4 @@
--- sliding-window, version 1: the twin of sliding_window.rs. A string: the head, with all that nearly every hit needs: the desk (below),
+-- sliding-window, version 2: the twin of sliding_window.rs. A string: the head, with all that nearly every hit needs: the desk (below),
 -- newest, used, the number of older grains, oldest, base, and which slot has the first of them, of how many (7 bytes each), and the
 -- plan; then the slots, a ring, in which each grain but the newest has its time and the cumulative cost up to and with it (7 bytes
 -- each). No question needs the whole string.
@@ -11,11 +11,9 @@ local grains = { needs = { 'window', 'grain' } }
 -- Where the numbers begin, and the slots: after four places of the desk; after that, seven numbers and the plan.
 local NUMBERS, SLOTS = 56, 140
 local DESK = string.rep('\0', NUMBERS)
--- For each place of the desk: where it is, and how a grain there is written together with the first three numbers.
-local PLACES, PLACED = {}, {}
-for place = 0, 3 do
-  PLACES[place], PLACED[place] = text(place * 14), '>I7I7' .. string.rep('x', 42 - place * 14) .. 'I7I7I7'
-end
+-- For each place of the desk: where it is, and what comes between a grain there and the numbers, as the two are written together.
+local PLACES = { [0] = '0', '14', '28', '42' }
+local BETWEEN = { [0] = sub(DESK, 1, 42), sub(DESK, 1, 28), sub(DESK, 1, 14), '' }
 
 -- What another window had let go up to `floor` when this one came into force, it has.
 local key, head, written, newest, used, oldest, base, older, first, slots, floor
@@ -24,7 +22,7 @@ local at, expired
 
 -- More than any resolution needs: a head that says so is not ours, and nothing is made as large as it says.
 local MOST = 1000000
-local function assure()
+local function assure(older, slots)
   if older > slots or slots > MOST or slots < 4 or slots % 4 > 0 then
     error('not a window of ours')
   end
@@ -38,7 +36,7 @@ end
 
 -- Where one of the older grains is, the first being 0: on the desk, if it is of the four that is not full, or in its slot.
 local function slot(index)
-  assure()
+  assure(older, slots)
   local at = (first + index) % slots
   if index >= older - (first + older) % slots % 4 then
     return at % 4 * 14
@@ -137,7 +135,7 @@ end
 
 -- Makes a ring of so many slots. The one question that needs all of it, and only of what was written under a finer grain.
 local function lay_out(plan, wanted)
-  assure()
+  assure(older, slots)
   local placed = (first + older) % slots % 4
   local on_desk = math.min(placed, older)
   local rest = older - on_desk
@@ -155,8 +153,7 @@ end
 
 -- A string that grows is given twice the room that it needs then, and so a window's up to twice what it ever needs. Early on, before
 -- it has as much, it is made to need half of what all its slots do: so it is given that, and not more.
-local function make_room()
-  assure()
+local function make_room(slots)
   local half = math.ceil((SLOTS + slots * 14) / 2)
   if call('STRLEN', key) < half then
     call('SETRANGE', key, text(half - 1), '\0')
@@ -164,23 +161,58 @@ local function make_room()
 end
 
 -- A TTL that outlasts every grain of the same stretch of time, a window long: so it need not be set for each.
-local function keep(plan, before)
+local function keep(plan, time)
   local window = plan.window
-  local begun = newest - newest % window
-  if before < begun or written ~= plan.text then
-    call('PEXPIRE', key, ttl(begun + 2 * window - now))
-    written = plan.text
-  end
+  call('PEXPIRE', key, ttl(time - time % window + 2 * window - now))
 end
 
-function grains.load(of)
-  key, head, floor = of, call('GETRANGE', of, '0', '139'), 0
-  if head ~= '' then
-    newest, used, older, oldest, base, first, slots, written = unpack('>I7I7I7I7I7I7I7c35', head, 57)
+-- Writes a cost at a time that is not before the newest grain, `before`: into it, or into a new one. What the cost and the number
+-- of older grains are then. Told of a state what it needs, as that is not always in the variables above.
+local function add(plan, time, cost, before, sum, count, less, from, room)
+  local total = sum + cost
+  if before >= time - time % plan.grain then
+    if count == 0 then
+      call('SETRANGE', key, '56', pack('>I7I7I7I7', time, total, 0, time))
+    else
+      call('SETRANGE', key, '56', pack('>I7I7', time, total))
+    end
   else
-    written, newest, used, oldest, base, older, first, slots = nil, 0, 0, 0, 0, 0, 0, 0
+    local slot, ends = (from + count) % room, less + sum
+    local place = slot % 4
+    if ends >= WHOLE then
+      ends = wrapping_add(less, sum)
+    end
+    count = count + 1
+    if place == 3 then
+      assure(count, room)
+      if slot >= room / 8 and slot < room / 8 + 4 then
+        make_room(room)
+      end
+      call('SETRANGE', key, text(SLOTS + (slot - 3) * 14), sub(head, 1, 42) .. pack('>I7I7', before, ends))
+    end
+    call('SETRANGE', key, PLACES[place], pack('>I7I7c0I7I7I7', before, ends, BETWEEN[place], time, total, count))
   end
-  return written
+  if before < time - time % plan.window then
+    keep(plan, time)
+  end
+  return total, count
+end
+
+function grains.load(of, plan, cost)
+  key, head, floor = of, call('GETRANGE', of, '0', '139'), 0
+  if head == '' then
+    written, newest, used, oldest, base, older, first, slots = nil, 0, 0, 0, 0, 0, 0, 0
+    return
+  end
+  local latest, sum, count, begun, less, from, room, under = unpack('>I7I7I7I7I7I7I7c35', head, 57)
+  if cost and latest <= now and sum > 0 and count < room and under == plan.text then
+    local window = plan.window
+    if begun > now - window and sum + cost <= plan.capacity then
+      return under, add(plan, now, cost, latest, sum, count, less, from, room), window
+    end
+  end
+  newest, used, older, oldest, base, first, slots, written = latest, sum, count, begun, less, from, room, under
+  return under
 end
 
 function grains.evaluate(plan, cost)
@@ -212,7 +244,7 @@ function grains.evaluate(plan, cost)
 end
 
 function grains.commit(plan, cost)
-  local before, grain, window = newest, plan.grain, plan.window
+  local before, window = newest, plan.window
   if not at then
     cost = math.min(cost, MAX)
     at, written, newest, used, oldest, base, older, floor = now, plan.text, now, cost, now, 0, 0, 0
@@ -227,33 +259,12 @@ function grains.commit(plan, cost)
   if cost > MAX - used then
     cost = MAX - used
   end
+  if older >= slots and not one_grain(plan, before, at) then
+    lay_out(plan, 2 * slots)
+  end
   newest = at
-  if before - before % grain == at - at % grain then
-    used = used + cost
-    if older == 0 then
-      oldest = at
-      call('SETRANGE', key, '56', pack('>I7I7I7I7', at, used, older, at))
-    else
-      call('SETRANGE', key, '56', pack('>I7I7', at, used))
-    end
-  else
-    if older >= slots then
-      lay_out(plan, 2 * slots)
-    end
-    local slot = (first + older) % slots
-    local place, ends = slot % 4, wrapping_add(base, used)
-    used, older = used + cost, older + 1
-    if place == 3 then
-      if slot >= slots / 8 and slot < slots / 8 + 4 then
-        make_room()
-      end
-      call('SETRANGE', key, text(SLOTS + (slot - 3) * 14), sub(head, 1, 42) .. pack('>I7I7', before, ends))
-    end
-    call('SETRANGE', key, PLACES[place], pack(PLACED[place], before, ends, at, used, older))
-  end
-  if before < at - at % window or written ~= plan.text then
-    keep(plan, before)
-  end
+  used, older = add(plan, at, cost, before, used, older, base, first, slots)
+  oldest = older > 0 and oldest or at
   return at, cost, at + window - now
 end
 
@@ -290,7 +301,6 @@ function grains.rarely()
     if expired > 0 then
       purge(plan)
     end
-    local before = newest
     local index, time, ends = partition(1, when)
     if not time then
       -- Only the newest is left to have it.
@@ -326,7 +336,7 @@ function grains.rarely()
       end
     end
     save(plan)
-    keep(plan, before)
+    keep(plan, newest)
   end
 
   -- Keeps what the old window still held.
@@ -356,7 +366,7 @@ function grains.rarely()
       else
         save(plan)
       end
-      written = nil
+      written = plan.text
       keep(plan, newest)
     end
     needed = 0

@@ -1,4 +1,4 @@
--- token-bucket, version 1: the twin of token_bucket.rs. A hash: `bucket`, which is spent, fraction and at (7 bytes each), as
+-- token-bucket, version 2: the twin of token_bucket.rs. A hash: `bucket`, which is spent, fraction and at (7 bytes each), as
 -- `spent + fraction / per` tokens were missing then, and the plan. One field, because two are read as a table.
 
 local bucket = { needs = { 'tokens', 'per', 'capacity', 'window' } }
@@ -57,32 +57,56 @@ function bucket.reset_after(plan)
   return spent == 0 and fraction == 0 and 0 or at + refill_time(plan, 0) - now
 end
 
--- A TTL that outlasts every bucket written in the same stretch of time, a stretch being what a full burst takes to come
--- back: so it need not be set each time. Debts last longer and are seen to on their own.
-local function save(plan)
-  local value, stretch = pack('>I7I7I7', spent, fraction, at) .. plan.text, plan.stretch
+-- The start of the stretch of time that a time is in, a stretch being what a full burst takes to come back; and its length.
+local function stretch_of(plan, time)
+  local stretch = plan.stretch
   if not stretch then
     stretch = mul_div_ceil(plan.capacity + 1, plan.per, plan.tokens)
     plan.stretch = stretch
   end
-  local begun, debt = at - at % stretch, spent > plan.capacity
-  call('HSET', key, 'bucket', value)
+  return time - time % stretch, stretch
+end
+
+-- A TTL that outlasts every bucket written in the same stretch: so it need not be set each time. Debts last longer and are seen to
+-- on their own.
+local function save(plan)
+  local begun, stretch = stretch_of(plan, at)
+  local debt = spent > plan.capacity
+  call('HSET', key, 'bucket', pack('>I7I7I7c0', spent, fraction, at, plan.text))
   if debt or kept < begun or written ~= plan.text then
     call('PEXPIRE', key, ttl(math.max(begun + stretch + (debt and refill_time(plan, 0) or stretch) - now, 0)))
     kept, written = at, plan.text
   end
 end
 
-function bucket.load(of)
+function bucket.load(of, plan, cost)
   local value = call('HGET', of, 'bucket')
   key = of
-  if value then
-    spent, fraction, at, written = unpack('>I7I7I7c35', value)
-    kept = at
-  else
+  if not value then
     written, spent, fraction, at, kept = nil, 0, 0, 0, 0
+    return
   end
-  return written
+  local missing, part, time, under = unpack('>I7I7I7c35', value)
+  if cost and time <= now and under == plan.text and time >= stretch_of(plan, now) then
+    local per, tokens = plan.per, plan.tokens
+    -- All of it in parts of a token, if these are not too many.
+    local owed, back = (missing + cost) * per + part, (now - time) * tokens
+    if owed < WHOLE and back < WHOLE and part < per then
+      owed = owed - back
+      if owed < cost * per then
+        owed = cost * per
+      end
+      if owed <= plan.capacity * per then
+        part = owed % per
+        missing = (owed - part) / per
+        call('HSET', of, 'bucket', pack('>I7I7I7c0', missing, part, now, under))
+        local rest = owed % tokens
+        return under, part > 0 and missing + 1 or missing, (owed - rest) / tokens + (rest > 0 and 1 or 0)
+      end
+    end
+  end
+  spent, fraction, at, written, kept = missing, part, time, under, time
+  return under
 end
 
 function bucket.evaluate(plan, cost)

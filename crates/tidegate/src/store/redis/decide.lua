@@ -1,4 +1,4 @@
--- decide, version 1: answers hits, each by several policies and all or nothing: the twin of memory/mod.rs. All that came
+-- decide, version 2: answers hits, each by several policies and all or nothing: the twin of memory/mod.rs. All that came
 -- while the last call was under way come together in one; a hit that fails fails alone.
 --
 -- KEYS: for each ask the state's key; for amendments and resets more, see there.
@@ -7,13 +7,13 @@
 --   its plan (2), a flag (1), a number (7), and for amendments more; then plans, packed: the name of the algorithm, capacity,
 --   window, grain, interval, tokens, per, and since when it is in force (7 bytes each; fixed_window.lua says what a calendar has
 --   there); after it, in the same way, those that were in force before, oldest first.
--- Reply: packed, the time (7 bytes), then for each ask three numbers (7 bytes each): the wait (-1 allowed, -2 never, -3 allowed and
---   charged as asked and at this time, else microseconds), used, reset_after. What is charged otherwise has -4 before these,
---   and the charged cost and its time after them. For a hit that failed: -2^54 (7 bytes), then a text and its length (2)
---   before it.
+-- Reply: packed, the time (7 bytes), then for each ask three numbers (7 bytes each): the wait (-1 allowed, -2 never, else
+--   microseconds), used, reset_after. Of what is charged as asked and at this time only two: -4 less reset_after, and used. What is
+--   charged otherwise has -3 before the three, and the charged cost and its time after them. For a hit that failed: -2^54 (7
+--   bytes), then a text and its length (2) before it.
 
 local CHECK, PEEK, CHARGE, AMEND, RESET, INSPECT, LEASE = 0, 1, 2, 3, 4, 5, 6
-local TAKEN, CHARGED, FAILED = -3, -4, -2 ^ 54
+local CHARGED, TAKEN, FAILED = -3, -4, -2 ^ 54
 
 -- The plan that is packed at a position, and the next position. Its `text` is what is written beside states under it: since when it is
 -- in force, and what its algorithm needs.
@@ -43,8 +43,27 @@ local intent, count, number, amount
 local times, begun, before_first, asks_at
 -- Of one of them: the key before the next that is read, and the next ask.
 local key_index, position
--- The reply so far, and with the answers of the hit that is being served.
-local reply, answered, pending = { pack('>I7', now) }, 1, 1
+-- The reply: what is packed of it, and the numbers after that, which are packed together; how many of them there are, without and
+-- with those of the hit that is being served.
+local reply, numbers, answered, pending = {}, { now }, 1, 1
+
+-- Packs the numbers, not more at a time than a call takes.
+local function pack_numbers()
+  for from = 1, answered, 1000 do
+    local to = math.min(from + 999, answered)
+    reply[#reply + 1] = pack('>' .. string.rep('i7', to - from + 1), values(numbers, from, to))
+  end
+  answered, pending = 0, 0
+end
+
+-- Adds an answer to those of the hit that is being served.
+local function answer(wait, used, reset_after, charged, at)
+  local told = charged > 0 and { CHARGED, wait, used, reset_after, charged, at } or { wait, used, reset_after }
+  for _, number in ipairs(told) do
+    pending = pending + 1
+    numbers[pending] = number
+  end
+end
 
 -- What is needed for other than the usual hits, made when it is; what serves one of them, and how many keys and bytes an ask has.
 local uncommon, serve, width, bytes
@@ -111,15 +130,6 @@ local function rarely()
       carry_over(key, plan, written)
     end
     return written
-  end
-
-  local function answer(wait, used, reset_after, charged, at)
-    pending = pending + 1
-    if charged > 0 then
-      reply[pending] = pack('>i7i7I7I7I7I7', CHARGED, wait, used, reset_after, charged, at)
-    else
-      reply[pending] = pack('>i7I7I7', wait, used, reset_after)
-    end
   end
 
   -- Decides a hit. The flag of an ask: 1 if it is enforced. The number: its cost.
@@ -216,8 +226,8 @@ local function rarely()
     for i = 1, #entries, 2 do
       table.insert(parts, pack('>I7I7', entries[i], entries[i + 1]))
     end
-    pending = pending + 1
-    reply[pending] = table.concat(parts)
+    pack_numbers()
+    reply[#reply + 1] = table.concat(parts)
   end
 
   -- Renews leases, where the flag of an ask is 1, or releases them. The number of an ask: that of the lease. Answers -2 in the place of
@@ -256,31 +266,42 @@ end
 
 -- Decides hits that each ask one policy: the usual case, written out.
 local function decide_each()
-  local plan, cost = plans[number], amount
+  local plan, cost, last = plans[number], amount, answered
   local algorithm, current = plan.algorithm, plan.text
   local load, evaluate, commit = algorithm.load, algorithm.evaluate, algorithm.commit
-  local checks = intent == CHECK and cost > 0
+  local charge = intent == CHECK and cost > 0 and cost or nil
   for i = begun + 1, times do
     begun = i
-    local written = load(KEYS[before_first + i])
-    if written ~= current and written then
-      uncommon = uncommon or rarely()
-      uncommon.carry_over(KEYS[before_first + i], plan, written)
-    end
-    local used, wait, reset_after = evaluate(plan, cost)
-    if checks and wait == ALLOWED then
-      local at, charged
-      at, charged, reset_after = commit(plan, cost)
-      used, reset_after = used + charged, reset_after or algorithm.reset_after(plan)
-      if at == now and charged == cost then
-        reply[answered + 1] = pack('>i7I7I7', TAKEN, used, reset_after)
-      else
-        reply[answered + 1] = pack('>i7i7I7I7I7I7', CHARGED, wait, used, reset_after, charged, at)
+    local key = KEYS[before_first + i]
+    local written, used, reset_after = load(key, plan, charge)
+    local taken = used
+    if not taken then
+      if written and written ~= current then
+        uncommon = uncommon or rarely()
+        uncommon.carry_over(key, plan, written)
       end
-    else
-      reply[answered + 1] = pack('>i7I7I7', wait, used, reset_after or algorithm.reset_after(plan))
+      local wait, at, charged
+      used, wait, reset_after = evaluate(plan, cost)
+      if charge and wait == ALLOWED then
+        at, charged, reset_after = commit(plan, cost)
+        used = used + charged
+      end
+      reset_after = reset_after or algorithm.reset_after(plan)
+      -- No state of ours lasts for longer.
+      taken = at == now and charged == cost and reset_after < WHOLE
+      if not taken then
+        pending = last
+        answer(wait, used, reset_after, charged or 0, at)
+        last = pending
+      end
     end
-    answered = answered + 1
+    if taken then
+      -- In this order: an array grows, a table with gaps does not.
+      numbers[last + 1] = TAKEN - reset_after
+      numbers[last + 2] = used
+      last = last + 2
+    end
+    answered = last
   end
 end
 
@@ -313,11 +334,12 @@ while asks_at <= size do
     local ok, failure = pcall(serve_all)
     if not ok then
       failure = sub(type(failure) == 'table' and failure.err or tostring(failure), 1, 200)
-      answered = answered + 1
-      reply[answered] = pack('>i7I2', FAILED, #failure) .. failure
+      pack_numbers()
+      reply[#reply + 1] = pack('>i7I2', FAILED, #failure) .. failure
       begun = begun > before and begun or before + 1
     end
   end
   before_first, asks_at = before_first + times * count * width, asks_at + count * bytes + 5
 end
-return table.concat(reply, '', 1, answered)
+pack_numbers()
+return #reply == 1 and reply[1] or table.concat(reply)

@@ -1,9 +1,11 @@
--- prelude, version 1: what every algorithm's script may call; they come after it, and decide.lua after them.
+-- prelude, version 2: what every algorithm's script may call; they come after it, and decide.lua after them.
 --
 -- What runs for every hit is written for Redis's Lua, which takes forty instructions for each of its own, and hundreds for a call: a
 -- state is in the local variables of its algorithm, one at a time; small things are written out where they are needed; and
 -- what is seldom needed is not even made (`rarely`).
 
+-- `values` are those of a table, in order; `unpack` takes apart what is packed.
+local values = unpack
 local call, pack, unpack, sub = redis.call, struct.pack, struct.unpack, string.sub
 
 -- The time in epoch microseconds. Read once: all that is asked together is asked at one time.
@@ -14,7 +16,9 @@ if now == 0 then
 end
 
 -- An algorithm has the functions of its .rs, which go on from the state that was loaded last:
---   load(key)             the plan it was written under, as text; nothing if there is no state
+--   load(key, plan, cost) the plan it was written under, as text; nothing if there is no state. It may charge the cost, if it is
+--                         given one, at once: where the state is of this plan, and all that is to be done is to add to it. Then it
+--                         says used and reset_after too
 --   evaluate(plan, cost)  used, wait (-1 allowed, -2 never), reset_after; the others come after it
 --   commit(plan, cost)    the time and the cost charged, reset_after
 --   refund, inspect

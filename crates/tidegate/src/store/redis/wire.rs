@@ -137,8 +137,8 @@ impl Reader<'_> {
     /// Wait, used and reset_after; the charged cost and its time.
     fn numbers(&mut self, now: u64, cost: u64) -> Option<([i64; 3], [i64; 2])> {
         Some(match self.signed()? {
-            TAKEN => ([ALLOWED, self.signed()?, self.signed()?], [cost as i64, now as i64]),
             CHARGED => ([self.signed()?, self.signed()?, self.signed()?], [self.signed()?, self.signed()?]),
+            taken if taken <= TAKEN => ([ALLOWED, self.signed()?, TAKEN - taken], [cost as i64, now as i64]),
             wait => ([wait, self.signed()?, self.signed()?], [0, 0]),
         })
     }
@@ -175,10 +175,10 @@ impl Reader<'_> {
 /// What stands in the place of a wait.
 const ALLOWED: i64 = -1;
 const NEVER: i64 = -2;
-/// Allowed, and charged as it was asked and at the time of the reply.
-const TAKEN: i64 = -3;
-/// Charged otherwise: the wait comes next, and what was charged at the end.
-const CHARGED: i64 = -4;
+/// Charged, but not as below: the wait comes next, and what was charged at the end.
+const CHARGED: i64 = -3;
+/// This less reset_after: allowed, and charged as it was asked and at the time of the reply.
+const TAKEN: i64 = -4;
 /// No wait, not even one that a damaged state makes.
 const FAILED: i64 = -(1 << 54);
 
@@ -192,7 +192,7 @@ mod tests {
         let mut writer = Writer::default();
         let mut negative = |number: i64| writer.0.extend(&number.to_be_bytes()[1..]);
         let charged = [CHARGED, ALLOWED, 5, 60_000_000, 1, (1 << 53) - 1];
-        let others = [TAKEN, 5, 9, NEVER, 0, 0, 1_500_000, 10, 2];
+        let others = [TAKEN - 9, 5, NEVER, 0, 0, 1_500_000, 10, 2];
         charged.into_iter().chain(others).for_each(&mut negative);
         negative(FAILED);
         writer.short(14);
