@@ -58,6 +58,10 @@ end
 
 -- Adds an answer to those of the hit that is being served.
 local function answer(wait, used, reset_after, charged, at)
+  -- What only a damaged state makes would be read as the beginning of something else.
+  if not (wait >= NEVER and wait < WHOLE) then
+    error('ERR damaged', 0)
+  end
   local told = charged > 0 and { CHARGED, wait, used, reset_after, charged, at } or { wait, used, reset_after }
   for _, number in ipairs(told) do
     pending = pending + 1
