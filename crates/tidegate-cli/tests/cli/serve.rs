@@ -5,6 +5,7 @@ use std::{
     io::{BufRead as _, BufReader, Read as _, Write as _},
     net::{TcpListener, TcpStream},
     process::Stdio,
+    time::{Duration, Instant},
 };
 
 use nix::{
@@ -124,6 +125,22 @@ fn the_log_is_on_standard_error_as_it_is_asked_for() {
     let text = ended("TIDEGATE_LOG_FORMAT", "text");
     assert!(text.contains(" INFO ") && text.contains("stopped allowed=0 denied=0 failed=0"), "{text}");
     assert_eq!(ended("TIDEGATE_LOG", "off"), "");
+}
+
+#[test]
+fn it_serves_until_it_is_told_to_stop_however_little_it_says() {
+    let folder = tempdir().expect("a folder");
+    for level in ["off", "error", "warn", "info"] {
+        let mut running = Running::by(command(folder.path(), &["--http", "127.0.0.1:0"]).env("TIDEGATE_LOG", level));
+        // For longer than it takes to stop.
+        let until = Instant::now() + Duration::from_secs(2);
+        while Instant::now() < until {
+            assert_eq!(running.process.try_wait().expect("known"), None, "{level}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        assert!(running.get("/v1/check").starts_with("HTTP/1.1 200 "), "{level}");
+        assert_eq!(running.end(Signal::SIGTERM), Some(0), "{level}");
+    }
 }
 
 #[test]

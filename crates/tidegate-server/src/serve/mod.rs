@@ -90,7 +90,9 @@ pub async fn run(sources: Sources) -> Result<(), StartError> {
             _ = terminations.recv() => "SIGTERM",
         }
     };
-    info!("{}: answering what is under way", told().await);
+    // Not in the line itself: one that is not written is not waited in either.
+    let signal = told().await;
+    info!("{signal}: answering what is under way");
     let recorder = server.recorder();
     tokio::select! {
         () = server.stop() => {}
