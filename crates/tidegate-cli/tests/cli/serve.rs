@@ -144,6 +144,38 @@ fn it_serves_until_it_is_told_to_stop_however_little_it_says() {
 }
 
 #[test]
+fn who_has_changed_what_is_said_also_where_little_is() {
+    let folder = tempdir().expect("a folder");
+    let changed = |level: &str| {
+        let mut command = command(folder.path(), &["--http", "127.0.0.1:0"]);
+        let command = command.env("TIDEGATE_LOG", level).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut process = command.spawn().expect("it runs");
+        let mut greeted = String::new();
+        let mut output = BufReader::new(process.stdout.as_mut().expect("piped"));
+        while !greeted.contains("curl") {
+            output.read_line(&mut greeted).expect("text");
+        }
+        let admin = greeted.split("admin   http://").nth(1).and_then(|rest| rest.split(',').next()).expect("told");
+        let mut stream = TcpStream::connect(admin).expect("connected");
+        let head = "PUT /v1/policies HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json";
+        write!(stream, "{head}\r\ncontent-length: 15\r\n\r\n{{\"policies\":[]}}").expect("sent");
+        let mut reply = String::new();
+        stream.read_to_string(&mut reply).expect("a reply");
+        assert!(reply.starts_with("HTTP/1.1 200 "), "{reply}");
+        kill(Pid::from_raw(i32::try_from(process.id()).expect("one")), Signal::SIGTERM).expect("sent");
+        String::from_utf8(process.wait_with_output().expect("it ends").stderr).expect("text")
+    };
+    for level in ["warn", "error"] {
+        let said = changed(level);
+        assert!(
+            said.contains("tidegate::audit: the policies were replaced") && said.matches(" INFO ").count() == 1,
+            "{level}: {said}"
+        );
+    }
+    assert_eq!(changed("off"), "");
+}
+
+#[test]
 fn the_environment_is_heard_and_a_flag_wins() {
     let folder = tempdir().expect("a folder");
     let output = command(folder.path(), &[]).env("TIDEGATE_HTTP", "nowhere").output().expect("it runs");
