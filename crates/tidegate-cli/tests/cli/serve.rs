@@ -4,7 +4,7 @@ use std::{
     fs,
     io::{BufRead as _, BufReader, Read as _, Write as _},
     net::{TcpListener, TcpStream},
-    process::Stdio,
+    process::{Command, Stdio},
     time::{Duration, Instant},
 };
 
@@ -173,6 +173,25 @@ fn who_has_changed_what_is_said_also_where_little_is() {
         );
     }
     assert_eq!(changed("off"), "");
+}
+
+#[test]
+fn more_files_are_opened_than_a_shell_allows_at_first() {
+    let folder = tempdir().expect("a folder");
+    let served = command(folder.path(), &["--http", "127.0.0.1:0"]);
+    let mut limited = Command::new("sh");
+    limited.args(["-c", "ulimit -S -n 64 && exec \"$0\" \"$@\""]).arg(served.get_program()).args(served.get_args());
+    let running = Running::by(limited.current_dir(folder.path()).env("TIDEGATE_ADMIN", "127.0.0.1:0"));
+    let mut connections = Vec::new();
+    for number in 0..200 {
+        let mut stream = TcpStream::connect(&running.address).expect("connected");
+        stream.set_read_timeout(Some(Duration::from_secs(5))).expect("set");
+        stream.write_all(b"GET /v1/check HTTP/1.1\r\nhost: a\r\n\r\n").expect("sent");
+        let mut status = [0; 12];
+        stream.read_exact(&mut status).unwrap_or_else(|error| panic!("{number}: {error}"));
+        assert_eq!(status, *b"HTTP/1.1 200");
+        connections.push(stream);
+    }
 }
 
 #[test]
