@@ -13,6 +13,7 @@ use nix::{
     unistd::Pid,
 };
 use tempfile::tempdir;
+use tidegate_testkit::process::free_ports;
 
 use super::running::{Running, command};
 
@@ -173,6 +174,28 @@ fn who_has_changed_what_is_said_also_where_little_is() {
         );
     }
     assert_eq!(changed("off"), "");
+}
+
+#[test]
+fn a_server_that_is_told_to_read_its_file_again_while_it_starts_goes_on() {
+    let folder = tempdir().expect("a folder");
+    let [http, store] = free_ports();
+    let (http, store) = (format!("127.0.0.1:{http}"), format!("redis://127.0.0.1:{store}/"));
+    let mut served = command(folder.path(), &["--http", &http, "--store", &store]);
+    let mut process = served.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it runs");
+    // It listens, and waits for its store.
+    while TcpStream::connect(&http).is_err() {
+        assert_eq!(process.try_wait().expect("known"), None);
+    }
+    let pid = Pid::from_raw(i32::try_from(process.id()).expect("one"));
+    kill(pid, Signal::SIGHUP).expect("sent");
+    let mut stream = TcpStream::connect(&http).expect("connected");
+    stream.write_all(b"GET /v1/check HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").expect("sent");
+    let mut reply = String::new();
+    let read = stream.read_to_string(&mut reply);
+    let _ = kill(pid, Signal::SIGTERM);
+    assert_eq!(process.wait().expect("it ends").code(), Some(0), "{read:?}");
+    assert!(reply.starts_with("HTTP/1.1 200 "), "{reply}");
 }
 
 #[test]

@@ -78,6 +78,8 @@ pub async fn run(sources: Sources) -> Result<(), StartError> {
     make_room(&config.limits);
     let mut interrupts = signal(SignalKind::interrupt()).map_err(StartError::Signals)?;
     let mut terminations = signal(SignalKind::terminate()).map_err(StartError::Signals)?;
+    // Heard later (`Reload`); until then it would end the process.
+    let _hangups = signal(SignalKind::hangup()).map_err(StartError::Signals)?;
     let server = Server::start(sources, config).await?;
     let following = tokio::spawn(log.follow(server.config()));
     {
