@@ -4,17 +4,22 @@ use std::{io, sync::Arc};
 
 use tokio::sync::watch;
 use tracing::level_filters::LevelFilter;
-use tracing_subscriber::{Layer, Registry, fmt, layer::SubscriberExt as _, registry, reload, util::SubscriberInitExt as _};
+use tracing_subscriber::{
+    Layer, Registry, filter::Targets, fmt, layer::SubscriberExt as _, registry, reload, util::SubscriberInitExt as _,
+};
 
 use crate::config::{self, Config, Format, Level};
 
+/// The target of lines that say who has changed what.
+pub(crate) const AUDIT: &str = "tidegate::audit";
+
 /// The log of this process.
 pub struct Log {
-    level: reload::Handle<LevelFilter, Registry>,
+    level: reload::Handle<Targets, Registry>,
     lines: reload::Handle<Lines, Filtered>,
 }
 
-type Filtered = tracing_subscriber::layer::Layered<reload::Layer<LevelFilter, Registry>, Registry>;
+type Filtered = tracing_subscriber::layer::Layered<reload::Layer<Targets, Registry>, Registry>;
 type Lines = Box<dyn Layer<Filtered> + Send + Sync>;
 
 impl Log {
@@ -37,15 +42,18 @@ impl Log {
     }
 }
 
-fn level(log: &config::Log) -> LevelFilter {
-    match log.level {
+fn level(log: &config::Log) -> Targets {
+    let level = match log.level {
         Level::Off => LevelFilter::OFF,
         Level::Error => LevelFilter::ERROR,
         Level::Warn => LevelFilter::WARN,
         Level::Info => LevelFilter::INFO,
         Level::Debug => LevelFilter::DEBUG,
         Level::Trace => LevelFilter::TRACE,
-    }
+    };
+    // Who has changed what is told wherever anything is.
+    let audit = if log.level == Level::Off { level } else { level.max(LevelFilter::INFO) };
+    Targets::new().with_default(level).with_target(AUDIT, audit)
 }
 
 fn lines(log: &config::Log) -> Lines {

@@ -133,6 +133,11 @@ impl<S: Store> Limiter<S> {
         self.end(self.inner.set.load().leases(&hit.into(), &self.inner.digester))
     }
 
+    /// As [`release`](Self::release), for who does not wait for it: a store that does not answer is asked again for some seconds.
+    pub fn let_go<'h>(&self, hit: impl Into<Hit<'h>>) {
+        S::let_go(self, self.inner.set.load().leases(&hit.into(), &self.inner.digester));
+    }
+
     pub(crate) fn end(&self, leases: Vec<Lease>) -> S::Reply<bool> {
         self.making_places(leases.clone(), S::lease(self, leases, false))
     }

@@ -28,8 +28,11 @@ pub(crate) struct Running {
 
 impl Running {
     pub(crate) fn start(folder: &Path, arguments: &[&str]) -> Self {
-        let mut command = command(folder, arguments);
-        let mut process = command.args(["--http", "127.0.0.1:0"]).stdout(Stdio::piped()).spawn().expect("it runs");
+        Self::by(command(folder, arguments).args(["--http", "127.0.0.1:0"]))
+    }
+
+    pub(crate) fn by(command: &mut Command) -> Self {
+        let mut process = command.stdout(Stdio::piped()).spawn().expect("it runs");
         let mut output = BufReader::new(process.stdout.take().expect("piped"));
         let mut greeting = String::new();
         while !greeting.contains("curl") {

@@ -4,7 +4,8 @@ use std::{
     fs,
     io::{BufRead as _, BufReader, Read as _, Write as _},
     net::{TcpListener, TcpStream},
-    process::Stdio,
+    process::{Command, Stdio},
+    time::{Duration, Instant},
 };
 
 use nix::{
@@ -12,6 +13,7 @@ use nix::{
     unistd::Pid,
 };
 use tempfile::tempdir;
+use tidegate_testkit::process::free_ports;
 
 use super::running::{Running, command};
 
@@ -124,6 +126,95 @@ fn the_log_is_on_standard_error_as_it_is_asked_for() {
     let text = ended("TIDEGATE_LOG_FORMAT", "text");
     assert!(text.contains(" INFO ") && text.contains("stopped allowed=0 denied=0 failed=0"), "{text}");
     assert_eq!(ended("TIDEGATE_LOG", "off"), "");
+}
+
+#[test]
+fn it_serves_until_it_is_told_to_stop_however_little_it_says() {
+    let folder = tempdir().expect("a folder");
+    for level in ["off", "error", "warn", "info"] {
+        let mut running = Running::by(command(folder.path(), &["--http", "127.0.0.1:0"]).env("TIDEGATE_LOG", level));
+        // For longer than it takes to stop.
+        let until = Instant::now() + Duration::from_secs(2);
+        while Instant::now() < until {
+            assert_eq!(running.process.try_wait().expect("known"), None, "{level}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        assert!(running.get("/v1/check").starts_with("HTTP/1.1 200 "), "{level}");
+        assert_eq!(running.end(Signal::SIGTERM), Some(0), "{level}");
+    }
+}
+
+#[test]
+fn who_has_changed_what_is_said_also_where_little_is() {
+    let folder = tempdir().expect("a folder");
+    let changed = |level: &str| {
+        let mut command = command(folder.path(), &["--http", "127.0.0.1:0"]);
+        let command = command.env("TIDEGATE_LOG", level).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut process = command.spawn().expect("it runs");
+        let mut greeted = String::new();
+        let mut output = BufReader::new(process.stdout.as_mut().expect("piped"));
+        while !greeted.contains("curl") {
+            output.read_line(&mut greeted).expect("text");
+        }
+        let admin = greeted.split("admin   http://").nth(1).and_then(|rest| rest.split(',').next()).expect("told");
+        let mut stream = TcpStream::connect(admin).expect("connected");
+        let head = "PUT /v1/policies HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json";
+        write!(stream, "{head}\r\ncontent-length: 15\r\n\r\n{{\"policies\":[]}}").expect("sent");
+        let mut reply = String::new();
+        stream.read_to_string(&mut reply).expect("a reply");
+        assert!(reply.starts_with("HTTP/1.1 200 "), "{reply}");
+        kill(Pid::from_raw(i32::try_from(process.id()).expect("one")), Signal::SIGTERM).expect("sent");
+        String::from_utf8(process.wait_with_output().expect("it ends").stderr).expect("text")
+    };
+    for level in ["warn", "error"] {
+        let said = changed(level);
+        assert!(
+            said.contains("tidegate::audit: the policies were replaced") && said.matches(" INFO ").count() == 1,
+            "{level}: {said}"
+        );
+    }
+    assert_eq!(changed("off"), "");
+}
+
+#[test]
+fn a_server_that_is_told_to_read_its_file_again_while_it_starts_goes_on() {
+    let folder = tempdir().expect("a folder");
+    let [http, store] = free_ports();
+    let (http, store) = (format!("127.0.0.1:{http}"), format!("redis://127.0.0.1:{store}/"));
+    let mut served = command(folder.path(), &["--http", &http, "--store", &store]);
+    let mut process = served.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it runs");
+    // It listens, and waits for its store.
+    while TcpStream::connect(&http).is_err() {
+        assert_eq!(process.try_wait().expect("known"), None);
+    }
+    let pid = Pid::from_raw(i32::try_from(process.id()).expect("one"));
+    kill(pid, Signal::SIGHUP).expect("sent");
+    let mut stream = TcpStream::connect(&http).expect("connected");
+    stream.write_all(b"GET /v1/check HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").expect("sent");
+    let mut reply = String::new();
+    let read = stream.read_to_string(&mut reply);
+    let _ = kill(pid, Signal::SIGTERM);
+    assert_eq!(process.wait().expect("it ends").code(), Some(0), "{read:?}");
+    assert!(reply.starts_with("HTTP/1.1 200 "), "{reply}");
+}
+
+#[test]
+fn more_files_are_opened_than_a_shell_allows_at_first() {
+    let folder = tempdir().expect("a folder");
+    let served = command(folder.path(), &["--http", "127.0.0.1:0"]);
+    let mut limited = Command::new("sh");
+    limited.args(["-c", "ulimit -S -n 64 && exec \"$0\" \"$@\""]).arg(served.get_program()).args(served.get_args());
+    let running = Running::by(limited.current_dir(folder.path()).env("TIDEGATE_ADMIN", "127.0.0.1:0"));
+    let mut connections = Vec::new();
+    for number in 0..200 {
+        let mut stream = TcpStream::connect(&running.address).expect("connected");
+        stream.set_read_timeout(Some(Duration::from_secs(5))).expect("set");
+        stream.write_all(b"GET /v1/check HTTP/1.1\r\nhost: a\r\n\r\n").expect("sent");
+        let mut status = [0; 12];
+        stream.read_exact(&mut status).unwrap_or_else(|error| panic!("{number}: {error}"));
+        assert_eq!(status, *b"HTTP/1.1 200");
+        connections.push(stream);
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tidegate::{Decision, Hit, Limiter, Receipt, Store, StoreError};
+use tidegate::{Decision, Hit, Limiter, Receipt, Source, Store, StoreError};
 
 use super::{
     recorder::{Asked, FrontEnd, Recorder},
@@ -52,8 +52,14 @@ impl<S: Store> Gate<S> {
             Named::Here => {
                 let abandoned = Abandoned { limiter: &self.limiter, hit };
                 let told = asked.await;
-                // It is the client's now.
-                std::mem::forget(abandoned);
+                // Allowed, it is the client's now; denied by the store, there is none. Else the store may have given it, and its answer
+                // have been lost.
+                let is_settled = |decision: &Decision| {
+                    decision.is_allowed() || decision.outcomes().all(|outcome| outcome.source() != Source::Fallback)
+                };
+                if told.as_ref().is_ok_and(is_settled) {
+                    std::mem::forget(abandoned);
+                }
                 told
             }
         }
@@ -84,7 +90,7 @@ pub(crate) enum Named {
     Here,
 }
 
-/// A lease that was asked for by a client that has gone: dropped, it is released.
+/// A lease of which no client knows: one that was asked for by a client that has gone, or failed. Dropped, it is released.
 struct Abandoned<'g, 'h, S: Store> {
     limiter: &'g Limiter<S>,
     hit: &'g Hit<'h>,
@@ -92,8 +98,7 @@ struct Abandoned<'g, 'h, S: Store> {
 
 impl<S: Store> Drop for Abandoned<'_, '_, S> {
     fn drop(&mut self) {
-        let released = S::told(self.limiter.release(self.hit));
-        self.limiter.detach(async move { drop(released.await) });
+        self.limiter.let_go(self.hit);
     }
 }
 

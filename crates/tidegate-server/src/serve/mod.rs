@@ -75,8 +75,11 @@ use crate::{
 pub async fn run(sources: Sources) -> Result<(), StartError> {
     let config = sources.load()?;
     let log = Log::start(&config.log);
+    make_room(&config.limits);
     let mut interrupts = signal(SignalKind::interrupt()).map_err(StartError::Signals)?;
     let mut terminations = signal(SignalKind::terminate()).map_err(StartError::Signals)?;
+    // Heard later (`Reload`); until then it would end the process.
+    let _hangups = signal(SignalKind::hangup()).map_err(StartError::Signals)?;
     let server = Server::start(sources, config).await?;
     let following = tokio::spawn(log.follow(server.config()));
     {
@@ -90,7 +93,9 @@ pub async fn run(sources: Sources) -> Result<(), StartError> {
             _ = terminations.recv() => "SIGTERM",
         }
     };
-    info!("{}: answering what is under way", told().await);
+    // Not in the line itself: one that is not written is not waited in either.
+    let signal = told().await;
+    info!("{signal}: answering what is under way");
     let recorder = server.recorder();
     tokio::select! {
         () = server.stop() => {}
@@ -100,6 +105,22 @@ pub async fn run(sources: Sources) -> Result<(), StartError> {
     info!(allowed, denied, failed, "stopped");
     following.abort();
     Ok(())
+}
+
+/// Lets the process have as many files open as there may be connections: shells and containers often begin with 1024. Else clients could
+/// take them all, and none would be left for the admin surface and the store.
+fn make_room(limits: &Limits) {
+    use nix::sys::resource::{Resource::RLIMIT_NOFILE, getrlimit, setrlimit};
+    /// Files that are no connections of clients.
+    const OTHERS: u64 = 128;
+    let connections = limits.max_connections.get() as u64;
+    let Ok((soft, hard)) = getrlimit(RLIMIT_NOFILE) else { return };
+    // Those of the admin surface too.
+    let wanted = connections.saturating_mul(2).saturating_add(OTHERS).min(hard);
+    let has = if soft < wanted && setrlimit(RLIMIT_NOFILE, wanted, hard).is_ok() { wanted } else { soft };
+    if has < connections.saturating_add(OTHERS) {
+        warn!("limits.max_connections is {connections}, and the system lets this process have no more than {has} files open");
+    }
 }
 
 /// A server that serves.

@@ -25,6 +25,13 @@ fn no_mistake_shows_a_password() {
         "store.url = [\"redis://:hunter2@host/\"]",
         "[store]\nurll = \"redis://:hunter2@host/\"",
         "store = \"redis://:hunter2@host/\"",
+        "[store]\nurl = \"redis:/:hunter2@host/\"",
+        "[store]\nurl = \":hunter2@host:6379\"",
+        "[store]\npassword = \"hunter2\"",
+        "store = { url = \"redis://host/\", Password = \"hunter2\" }",
+        "[store]\nkey_secret = \"hunter2\"",
+        "[admin]\nwrite_token   = \"hunter2\"",
+        "[admin]\ntoken = hunter2",
     ] {
         let said = parse(text).expect_err("wrong").to_string();
         assert!(!said.contains("hunter2"), "{said}");

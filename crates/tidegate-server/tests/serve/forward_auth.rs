@@ -55,6 +55,28 @@ async fn method_path_host_and_headers_are_attributes() {
 }
 
 #[tokio::test]
+async fn a_path_is_the_same_however_it_is_escaped() {
+    let policy = "[[policy]]\nname = \"logins\"\nkey = [\"path\"]\nmatch.path.prefix = \"/login\"\nquota = \"1/hour\"\n";
+    let running = Running::start(policy).await;
+    let mut client = running.client().await;
+    for (target, status) in [
+        ("/login/a", 200),
+        ("/%6cogin/a", 429),
+        ("/%6C%6f%67in%2Fa?b=%", 429),
+        ("/login/%61#c", 429),
+        // What is no escape stands for itself.
+        ("/login/%", 200),
+        ("/login/%25", 429),
+        ("/login/%4", 200),
+        ("/login/%zz", 200),
+        ("/login/%%61", 200),
+        ("/login/%2561", 200),
+    ] {
+        assert_eq!(client.ask("GET", "/v1/auth", &[("x-forwarded-uri", target)]).await.status, status, "{target}");
+    }
+}
+
+#[tokio::test]
 async fn a_denial_has_the_status_that_is_set_and_the_headers() {
     for status in [429, 403] {
         let running = Running::start(&format!("forward_auth.denial_status = {status}\n{POLICIES}")).await;

@@ -94,6 +94,31 @@ async fn who_goes_before_there_is_an_answer_holds_no_lease() {
 }
 
 #[tokio::test]
+async fn who_is_told_no_while_the_store_says_yes_holds_no_lease() {
+    for (on_error, status) in [("error", 503), ("deny", 429)] {
+        let redis = RedisServer::start();
+        let file = format!(
+            "[store]\nurl = \"{}\"\ndeadline = \"300ms\"\non_error = \"{on_error}\"\n\
+             [[policy]]\nname = \"jobs\"\nkey = [\"tenant\"]\nconcurrency = {{ limit = 1, ttl = \"1h\" }}\n",
+            redis.url()
+        );
+        let running = Running::start(&file).await;
+        let mut client = running.client().await;
+        assert_eq!(client.get("/v1/peek?tenant=t").await.json()["remaining"], 1);
+        let body = r#"{"attributes":{"tenant":"t"}}"#;
+        // It is asked, and its answer is late.
+        redis.freeze();
+        assert_eq!(client.post("/v1/acquire", body).await.status, status);
+        redis.thaw();
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while client.post("/v1/acquire", body).await.status != 200 {
+            assert!(Instant::now() < deadline, "{on_error}: the lease is held by nobody");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_store_that_does_not_answer_is_a_503_where_a_policy_says_so() {
     let mut redis = RedisServer::start();
     let file = format!(

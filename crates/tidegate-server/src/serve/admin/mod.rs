@@ -41,6 +41,7 @@ use super::{
 };
 use crate::{
     config::{Config, Fault, Problem as ConfigProblem, Problems},
+    log::AUDIT,
     reload::Reloads,
 };
 
@@ -203,7 +204,7 @@ impl<S: Store> Admin<S> {
 
     /// Says who has changed what. Nothing of a hit is in it.
     fn audit(&self, role: Role, what: &str, which: &str) {
-        info!(target: "tidegate::audit", peer = %self.peer, ?role, which, "{what}");
+        info!(target: AUDIT, peer = %self.peer, ?role, which, "{what}");
     }
 }
 

@@ -53,7 +53,7 @@ impl<S: Store> Http<S> {
                 return Some(Cow::Owned(subscriber(client).to_string().into_bytes()));
             }
             Origin::Method => told("x-forwarded-method").unwrap_or(head.method.as_str().as_bytes()),
-            Origin::Path => path(told("x-forwarded-uri")?),
+            Origin::Path => return Some(path(told("x-forwarded-uri")?)),
             Origin::Host => told("x-forwarded-host").or_else(|| told(header::HOST.as_str()))?,
             Origin::Header(name) => told(name)?,
         };
@@ -61,8 +61,30 @@ impl<S: Store> Http<S> {
     }
 }
 
-/// The path of a request's target, without the query.
-fn path(target: &[u8]) -> &[u8] {
+/// The path of a request's target, without the query. Escapes are what they stand for: `/%6cogin` is `/login` to whoever is behind the
+/// proxy, and so to a policy.
+fn path(target: &[u8]) -> Cow<'_, [u8]> {
     let end = target.iter().position(|byte| matches!(byte, b'?' | b'#')).unwrap_or(target.len());
-    &target[..end]
+    let mut rest = &target[..end];
+    if !rest.contains(&b'%') {
+        return Cow::Borrowed(rest);
+    }
+    let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+    let mut path = Vec::with_capacity(rest.len());
+    while let [first, others @ ..] = rest {
+        rest = others;
+        let escaped = match others {
+            [high, low, ..] if *first == b'%' => digit(*high).zip(digit(*low)),
+            _ => None,
+        };
+        match escaped {
+            Some((high, low)) => {
+                path.push(high << 4 | low);
+                rest = &others[2..];
+            }
+            // What is no escape stands for itself.
+            None => path.push(*first),
+        }
+    }
+    Cow::Owned(path)
 }
