@@ -8,6 +8,7 @@ mod http;
 mod memory;
 mod peers;
 pub mod remote;
+mod server;
 mod speed;
 
 use std::{env, process::ExitCode};
@@ -20,19 +21,21 @@ Tidegate beside its peers.
 usage: scripts/bench library [--quick] [--case SUBSTRING] [--no-memory]
        scripts/bench redis [--limitador] [--quick] [--case SUBSTRING] [--no-memory]
        scripts/bench http [--quick]
+       scripts/bench server [--limitador] [--quick] [--case SUBSTRING]
        scripts/bench memory
        scripts/bench growth
 
   library            time per decision, then memory and growth, then what we promise and whether it holds
   redis              over Redis: CPU time of the server per decision, commands per denial, memory of the server
   http               the layer for axum beside tower_governor's
+  server             the server over HTTP: in memory beside throttlecrab-server, on Redis beside one that sends a plain script per check
   memory             resident bytes per key
   growth             the cost of inserting a key among few and among many
 
   --limitador        limitador as well, which has to be built first: see bench/README.md
   --quick            fewer and shorter rounds
   --case SUBSTRING   only cases whose name has this in it, such as `hot`, `zipf`, `2 threads` or `denied`; of redis, such
-                     as `cost: `, `denials: ` or `gcra`
+                     as `cost: `, `denials: ` or `gcra`; of server, `memory` or `redis`
   --no-memory        no memory and no growth
 ";
 
@@ -70,6 +73,17 @@ pub fn run(peers: Vec<Contender>) -> ExitCode {
         ["http", ref options @ ..] => {
             let Some(options) = Options::parse(options) else { return misuse() };
             http::run(options.quick)
+        }
+        ["server", ref options @ ..] => {
+            let Some(options) = Options::parse(options) else { return misuse() };
+            let effort = if options.quick { server::Effort::QUICK } else { server::Effort::FULL };
+            match server::run(peers, &effort, options.filter) {
+                Ok(bars) => bars,
+                Err(message) => {
+                    eprintln!("{message}");
+                    return ExitCode::FAILURE;
+                }
+            }
         }
         ["memory"] => memory::run(&contenders),
         ["growth"] => growth::run(&contenders),

@@ -1,7 +1,7 @@
 //! Limiters that keep their state in Redis: what a decision costs the server, how many commands a denial takes, how many
 //! bytes a key. Each part has a server of its own and a client with 64 callers; this file owns both.
 
-mod contenders;
+pub(crate) mod contenders;
 pub(crate) mod cost;
 pub(crate) mod denials;
 pub(crate) mod memory;
@@ -58,7 +58,7 @@ const PIPELINE: usize = 2 * CALLERS;
 /// A server, and a client with its callers.
 pub struct Site {
     server: Server,
-    runtime: Runtime,
+    pub(crate) runtime: Runtime,
     keys: Arc<[String]>,
 }
 
@@ -77,7 +77,7 @@ impl Tally {
 }
 
 impl Site {
-    fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let runtime = Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build().expect("threads can be had");
         // 13 bytes as in the other cases, but without the colon, which one peer refuses.
         let keys = (0..KEYS).map(|n| format!("user-{n:08}")).collect();
@@ -102,7 +102,7 @@ impl Site {
 
     /// Drops all data, but no script. All memory is given back when this returns: nothing of it is left to do in the
     /// time that is measured next.
-    fn flush(&self) {
+    pub(crate) fn flush(&self) {
         redis::cmd("FLUSHALL").arg("SYNC").exec(&mut self.server.connection()).expect("the server flushes");
     }
 

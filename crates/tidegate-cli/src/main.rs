@@ -1,6 +1,7 @@
 //! The `tidegate` command. It reads what was typed and leaves the work to the file of each subcommand.
 
 mod asking;
+mod bench;
 mod check;
 mod client;
 mod config;
@@ -27,6 +28,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Load for a server or a store: how many decisions per second, and how long they take
+    Bench(bench::Command),
     /// Checks and makes configuration files
     #[command(subcommand, arg_required_else_help = true)]
     Config(config::Command),
@@ -131,6 +134,7 @@ Examples:
 fn main() -> ExitCode {
     let done = |()| ExitCode::SUCCESS;
     asking::exit(match Cli::parse().command {
+        Command::Bench(command) => command.run().map(done),
         Command::Config(command) => Ok(command.run()),
         Command::Serve(command) => Ok(command.run()),
         Command::Check(command) => command.run("/v1/check"),

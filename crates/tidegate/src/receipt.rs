@@ -2,10 +2,12 @@
 //! and come back.
 
 use std::{
-    fmt::{self, Write as _},
+    fmt,
     hash::{BuildHasher, RandomState},
     str::FromStr,
 };
+
+use smallvec::SmallVec;
 
 use crate::{Algorithm, Quota, algorithm::Terms, error::ReceiptError, key::Key};
 
@@ -72,13 +74,25 @@ impl Origin {
 impl fmt::Display for Receipt {
     /// Opaque to the reader: `tg1:` and what [`FromStr`] needs.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{:016x}", self.origin.mark(), self.id)?;
+        // Bytes, and one text of all: formats take several times as long, and every decision of a server has a receipt.
+        let mut text: SmallVec<[u8; 192]> = SmallVec::new();
+        text.extend_from_slice(self.origin.mark().as_bytes());
+        text.push(b':');
+        text.extend_from_slice(hex(self.id.to_be_bytes()).as_flattened());
         for Charged { policy, algorithm, key, terms, at, cost } in &self.charges {
-            let hex = hex(key);
-            let key = str::from_utf8(&hex).map_err(|_| fmt::Error)?;
-            write!(f, ":{policy},{algorithm},{key},{},{},{at},{cost}", terms.0, terms.1)?;
+            for (before, part) in [(b':', policy.as_bytes()), (b',', algorithm.name().as_bytes())] {
+                text.push(before);
+                text.extend_from_slice(part);
+            }
+            text.push(b',');
+            text.extend_from_slice(hex(key.to_bytes()).as_flattened());
+            for number in [terms.0, terms.1, *at, *cost] {
+                text.push(b',');
+                decimal(&mut text, number);
+            }
         }
-        f.write_char(';')
+        text.push(b';');
+        f.write_str(str::from_utf8(&text).map_err(|_| fmt::Error)?)
     }
 }
 
@@ -113,15 +127,22 @@ fn parse_charged(text: &str) -> Option<Charged> {
     fields.next().is_none().then_some(Charged { policy, algorithm, key, terms, at, cost })
 }
 
-/// All at once: two digits at a time are what a receipt would take longest for.
-fn hex(key: &Key) -> [u8; 2 * Key::BYTES] {
+fn hex<const N: usize>(bytes: [u8; N]) -> [[u8; 2]; N] {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let mut hex = [0; 2 * Key::BYTES];
-    for (digits, byte) in hex.chunks_mut(2).zip(key.to_bytes()) {
-        digits[0] = DIGITS[usize::from(byte >> 4)];
-        digits[1] = DIGITS[usize::from(byte & 15)];
+    bytes.map(|byte| [DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]])
+}
+
+fn decimal(text: &mut SmallVec<[u8; 192]>, mut number: u64) {
+    let mut digits = [0; 20];
+    let mut first = digits.len();
+    loop {
+        first -= 1;
+        digits[first] = b'0' + (number % 10) as u8;
+        number /= 10;
+        if number == 0 {
+            return text.extend_from_slice(&digits[first..]);
+        }
     }
-    hex
 }
 
 fn parse_key(hex: &str) -> Option<Key> {

@@ -1,12 +1,15 @@
 //! Decisions as answers: JSON, a status, headers. Times are rounded here, and up.
+//!
+//! A decision is written straight into the bytes of its answer, the names of its fields as they are: to have them looked at for what must
+//! be escaped takes longer than the decision. A test compares them with the document that is made of the types.
 
-use std::{fmt, time::Duration};
+use std::{fmt, io::Write as _, time::Duration};
 
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::{HeaderMap, Response, StatusCode, header, http::HeaderValue};
 use schemars::JsonSchema;
-use serde::{Serialize, Serializer, ser::SerializeSeq as _};
+use serde::{Serialize, Serializer};
 use tidegate::{Decision, Outcome, Receipt};
 use tidegate_tower::{Dialect, PROBLEM_JSON, Refusal};
 
@@ -14,7 +17,7 @@ use super::{Body, problem::Problem};
 use crate::serve::gate::Told;
 
 /// A decision.
-#[derive(Serialize, JsonSchema)]
+#[derive(JsonSchema)]
 #[schemars(rename = "Decision")]
 pub(crate) struct DecisionBody<'d> {
     /// Whether to go on.
@@ -35,17 +38,17 @@ pub(crate) struct DecisionBody<'d> {
     source: Option<&'static str>,
     /// The proof of what was charged, for refunds and settlements; null where nothing was.
     #[schemars(with = "Option<String>")]
-    receipt: Option<Shown<Receipt>>,
+    receipt: Option<Receipt>,
     /// The lease that was taken, where one was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     lease: Option<&'d str>,
     /// What each policy answered that applies, in the order of the policies.
     #[schemars(with = "Vec<OutcomeBody<'_>>")]
-    outcomes: Outcomes<'d>,
+    outcomes: &'d Decision,
 }
 
 /// What one policy answered.
-#[derive(Serialize, JsonSchema)]
+#[derive(JsonSchema)]
 #[schemars(rename = "Outcome")]
 pub(crate) struct OutcomeBody<'d> {
     /// The policy.
@@ -73,13 +76,13 @@ pub(crate) struct OutcomeBody<'d> {
 }
 
 /// The decisions of several hits, in their order; a problem where the store did not answer.
-#[derive(Serialize, JsonSchema)]
+#[derive(JsonSchema)]
 #[schemars(rename = "Decisions")]
 pub(crate) struct BatchAnswer<'d> {
     decisions: Vec<BatchItem<'d>>,
 }
 
-#[derive(Serialize, JsonSchema)]
+#[derive(JsonSchema)]
 #[serde(untagged)]
 #[schemars(inline)]
 enum BatchItem<'d> {
@@ -124,10 +127,85 @@ impl<'d> DecisionBody<'d> {
             retry_after_ms: strictest.map_or(Some(0), wait),
             reset_after_ms: strictest.map_or(0, |outcome| millis(outcome.reset_after())),
             source: strictest.map(|outcome| outcome.source().name()),
-            receipt: receipt.map(Shown),
+            receipt,
             lease: lease.filter(|_| decision.is_allowed()),
-            outcomes: Outcomes(decision),
+            outcomes: decision,
         }
+    }
+
+    fn write(&self, body: &mut Vec<u8>) {
+        let Self { allowed, policy, limit, remaining, retry_after_ms, reset_after_ms, source, receipt, lease, outcomes } = self;
+        member(body, r#"{"allowed":"#, allowed);
+        member(body, r#","policy":"#, policy);
+        member(body, r#","limit":"#, limit);
+        member(body, r#","remaining":"#, remaining);
+        member(body, r#","retry_after_ms":"#, retry_after_ms);
+        member(body, r#","reset_after_ms":"#, reset_after_ms);
+        member(body, r#","source":"#, source);
+        match receipt {
+            // Names, digits and what is between them.
+            Some(receipt) => write!(body, r#","receipt":"{receipt}""#).expect("into memory"),
+            None => body.extend_from_slice(br#","receipt":null"#),
+        }
+        if let Some(lease) = lease {
+            member(body, r#","lease":"#, lease);
+        }
+        body.extend_from_slice(br#","outcomes":["#);
+        for (index, outcome) in outcomes.outcomes().enumerate() {
+            if index > 0 {
+                body.push(b',');
+            }
+            OutcomeBody::new(outcome).write(body);
+        }
+        body.extend_from_slice(b"]}");
+    }
+}
+
+impl<'d> OutcomeBody<'d> {
+    fn new(outcome: Outcome<'d>) -> Self {
+        Self {
+            policy: outcome.policy(),
+            allowed: outcome.is_allowed(),
+            shadow: outcome.is_shadow(),
+            limit: outcome.limit(),
+            remaining: outcome.remaining(),
+            charged: outcome.charged(),
+            retry_after_ms: wait(&outcome),
+            reset_after_ms: millis(outcome.reset_after()),
+            source: outcome.source().name(),
+            key: Shown(KeyText(outcome)),
+        }
+    }
+
+    fn write(&self, body: &mut Vec<u8>) {
+        let Self { policy, key, allowed, shadow, limit, remaining, charged, retry_after_ms, reset_after_ms, source } = self;
+        member(body, r#"{"policy":"#, policy);
+        member(body, r#","key":"#, key);
+        member(body, r#","allowed":"#, allowed);
+        member(body, r#","shadow":"#, shadow);
+        member(body, r#","limit":"#, limit);
+        member(body, r#","remaining":"#, remaining);
+        member(body, r#","charged":"#, charged);
+        member(body, r#","retry_after_ms":"#, retry_after_ms);
+        member(body, r#","reset_after_ms":"#, reset_after_ms);
+        member(body, r#","source":"#, source);
+        body.push(b'}');
+    }
+}
+
+impl BatchAnswer<'_> {
+    fn write(&self, body: &mut Vec<u8>) {
+        body.extend_from_slice(br#"{"decisions":["#);
+        for (index, item) in self.decisions.iter().enumerate() {
+            if index > 0 {
+                body.push(b',');
+            }
+            match item {
+                BatchItem::Decision(decision) => decision.write(body),
+                BatchItem::Problem(problem) => write(body, problem),
+            }
+        }
+        body.extend_from_slice(b"]}");
     }
 }
 
@@ -137,29 +215,6 @@ fn wait(outcome: &Outcome<'_>) -> Option<u64> {
 
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros().div_ceil(1000)).unwrap_or(u64::MAX)
-}
-
-struct Outcomes<'d>(&'d Decision);
-
-impl Serialize for Outcomes<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut list = serializer.serialize_seq(None)?;
-        for outcome in self.0.outcomes() {
-            list.serialize_element(&OutcomeBody {
-                policy: outcome.policy(),
-                key: Shown(KeyText(outcome)),
-                allowed: outcome.is_allowed(),
-                shadow: outcome.is_shadow(),
-                limit: outcome.limit(),
-                remaining: outcome.remaining(),
-                charged: outcome.charged(),
-                retry_after_ms: wait(&outcome),
-                reset_after_ms: millis(outcome.reset_after()),
-                source: outcome.source().name(),
-            })?;
-        }
-        list.end()
-    }
 }
 
 struct KeyText<'d>(Outcome<'d>);
@@ -199,7 +254,7 @@ pub(crate) fn decision(told: Told, denial: Denial, lease: Option<&str>, dialect:
     }
     let receipt = decision.take_receipt();
     let mut body = Vec::with_capacity(640);
-    write(&mut body, &DecisionBody::new(&decision, receipt, lease));
+    DecisionBody::new(&decision, receipt, lease).write(&mut body);
     let mut response = json_response(body);
     tell(&decision, dialect, response.headers_mut());
     response
@@ -212,7 +267,7 @@ pub(crate) fn denied(decision: Decision, dialect: Dialect) -> Response<Body> {
     // The members of one object and those of another.
     if let (Some(b'}'), Some(decision)) = (body.pop(), refusal.decision()) {
         let at = body.len();
-        write(&mut body, &DecisionBody::new(decision, None, None));
+        DecisionBody::new(decision, None, None).write(&mut body);
         body[at] = b',';
     }
     let mut response = json_response(body);
@@ -228,7 +283,10 @@ pub(crate) fn denied(decision: Decision, dialect: Dialect) -> Response<Body> {
 /// The answers to several hits.
 pub(crate) fn batch(mut told: Vec<Told>) -> Response<Body> {
     let receipts: Vec<_> = told.iter_mut().map(|told| told.as_mut().ok().and_then(Decision::take_receipt)).collect();
-    json(&BatchAnswer { decisions: told.iter().zip(receipts).map(|(told, receipt)| BatchItem::new(told, receipt)).collect() })
+    let items = told.iter().zip(receipts).map(|(told, receipt)| BatchItem::new(told, receipt));
+    let mut body = Vec::new();
+    BatchAnswer { decisions: items.collect() }.write(&mut body);
+    json_response(body)
 }
 
 /// Any other answer.
@@ -245,6 +303,13 @@ pub(crate) fn tell(decision: &Decision, dialect: Dialect, headers: &mut HeaderMa
             headers.insert(name, value);
         }
     });
+}
+
+/// What is before a value, and the value.
+#[inline]
+fn member(body: &mut Vec<u8>, before: &str, value: &impl Serialize) {
+    body.extend_from_slice(before.as_bytes());
+    write(body, value);
 }
 
 fn write(body: &mut Vec<u8>, answer: &impl Serialize) {

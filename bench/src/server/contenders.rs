@@ -1,0 +1,143 @@
+//! The servers: ours and throttlecrab's as their users start them, each a process of its own; and one of our making around any limiter
+//! on Redis. It knows how each is started and asked, and nothing of how it is measured.
+
+use std::{
+    env, fs,
+    io::{BufRead as _, BufReader},
+    net::TcpListener,
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use nix::{time::ClockId, unistd::Pid};
+use tempfile::TempDir;
+use tidegate::{Algorithm, Quota};
+use tidegate_load::{Http, Verdict};
+
+use super::{PER_MINUTE, around};
+use crate::remote::{self, Site};
+
+/// GCRA, over axum.
+pub(crate) const THROTTLECRAB: &str = "throttlecrab-server";
+/// A sorted set, one script for each check.
+pub(crate) const PLAIN: &str = "plain log, a script per check";
+/// Its storage, but not its server: that is not on crates.io.
+pub(crate) const LIMITADOR: &str = "limitador's storage";
+
+/// Where the programs are: `scripts/bench` says so.
+const OURS_PATH: &str = "TIDEGATE";
+const THROTTLECRAB_PATH: &str = "THROTTLECRAB_SERVER";
+
+/// A server that answers.
+pub(crate) struct Contender {
+    pub(crate) name: String,
+    pub(crate) is_ours: bool,
+    pub(crate) target: Http,
+    process: Option<Process>,
+}
+
+impl Contender {
+    /// CPU time of its process so far, user and system, of all threads.
+    pub(crate) fn cpu_micros(&self) -> Option<u64> {
+        let pid = Pid::from_raw(self.process.as_ref()?.child.id().cast_signed());
+        let time = ClockId::pid_cpu_clock_id(pid).and_then(ClockId::now).ok()?;
+        u64::try_from(Duration::from(time).as_micros()).ok()
+    }
+}
+
+/// The default algorithm, and the one that the peer has.
+pub(crate) fn in_memory() -> Result<Vec<Contender>, String> {
+    Ok(vec![ours(Algorithm::SlidingWindow, "memory")?, ours(Algorithm::Gcra, "memory")?, throttlecrab()?])
+}
+
+/// The default algorithm, and what the plain script is.
+pub(crate) fn on_redis(site: &Site, peers: Vec<remote::Contender>) -> Result<Vec<Contender>, String> {
+    let mut contenders = vec![ours(Algorithm::SlidingWindow, &site.url())?, ours(Algorithm::SlidingLog, &site.url())?];
+    let others = remote::contenders::contenders().into_iter().chain(peers);
+    for contender in others {
+        let name = match contender.name.as_str() {
+            "plain log" => PLAIN,
+            "limitador" => LIMITADOR,
+            _ => continue,
+        };
+        let address = around::serve(&site.runtime, (contender.connect)(site, Quota::per_minute(u64::from(PER_MINUTE))))?;
+        let target = Http::check(&format!("http://{address}"), "user")?;
+        contenders.push(Contender { name: name.to_owned(), is_ours: false, target, process: None });
+    }
+    Ok(contenders)
+}
+
+fn ours(algorithm: Algorithm, store: &str) -> Result<Contender, String> {
+    let folder = TempDir::new().map_err(|error| error.to_string())?;
+    let file = folder.path().join("tidegate.toml");
+    // As long a deadline as nobody needs: every decision is the store's.
+    let settings = format!(
+        "[listen]\nhttp = \"127.0.0.1:0\"\nadmin = \"off\"\n[store]\nurl = \"{store}\"\ndeadline = \"10s\"\n\
+         [[policy]]\nname = \"per-user\"\nkey = [\"user\"]\nquota = \"{PER_MINUTE}/min\"\nalgorithm = \"{algorithm}\"\n"
+    );
+    fs::write(&file, settings).map_err(|error| error.to_string())?;
+    let mut command = program(OURS_PATH)?;
+    command.arg("serve").arg("--config").arg(&file).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut process = Process::start(command)?;
+    process.folder = Some(folder);
+    let output = process.child.stdout.take().expect("piped");
+    let mut lines = BufReader::new(output).lines().map_while(Result::ok);
+    // It says when it serves, and what to try.
+    let url = lines.find_map(|line| Some(format!("http://{}", line.split_once("curl -i 'http://")?.1.split_once('/')?.0)));
+    let url = url.ok_or("tidegate serve does not start")?;
+    Ok(Contender {
+        name: format!("tidegate serve, {algorithm}"),
+        is_ours: true,
+        target: Http::check(&url, "user")?,
+        process: Some(process),
+    })
+}
+
+fn throttlecrab() -> Result<Contender, String> {
+    let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).map_err(|error| error.to_string())?;
+    let mut command = program(THROTTLECRAB_PATH)?;
+    command.args(["--http", "--http-host", "127.0.0.1", "--http-port", &free.port().to_string(), "--log-level", "error"]);
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    let process = Process::start(command)?;
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while std::net::TcpStream::connect(free).is_err() {
+        if Instant::now() > deadline {
+            return Err(format!("{THROTTLECRAB} does not start"));
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    // With the quota in every request, as it is asked.
+    let quota = format!("\",\"max_burst\":{PER_MINUTE},\"count_per_period\":{PER_MINUTE},\"period\":60}}");
+    let target = Http::post(&format!("http://{free}"), "/throttle", ["{\"key\":\"", &quota], |status, body| match status {
+        200 if body.starts_with(b"{\"allowed\":true") => Ok(Verdict::Allowed),
+        200 => Ok(Verdict::Denied),
+        _ => Err(format!("status {status}: {}", body.escape_ascii())),
+    })?;
+    Ok(Contender { name: THROTTLECRAB.to_owned(), is_ours: false, target, process: Some(process) })
+}
+
+fn program(variable: &str) -> Result<Command, String> {
+    env::var_os(variable).map(Command::new).ok_or_else(|| format!("{variable} does not name a program; use scripts/bench server"))
+}
+
+/// A program that ends with its value.
+struct Process {
+    child: Child,
+    /// What it reads from.
+    folder: Option<TempDir>,
+}
+
+impl Process {
+    fn start(mut command: Command) -> Result<Self, String> {
+        let child = command.spawn().map_err(|error| format!("{command:?} does not start: {error}"))?;
+        Ok(Self { child, folder: None })
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

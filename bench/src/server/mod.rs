@@ -1,0 +1,132 @@
+//! The server over HTTP beside others: decisions per second, and CPU time of the server per decision. All are asked by the same client, in
+//! turns.
+
+mod around;
+mod contenders;
+
+use std::{future, time::Duration};
+
+use tidegate_load::{Distribution, Keys, Load};
+use tokio::runtime::{Builder, Runtime};
+
+use self::contenders::Contender;
+use crate::{
+    bars::{Bar, median},
+    cases::SEED,
+    remote::{self, Site},
+};
+
+/// How much is measured.
+pub(crate) struct Effort {
+    rounds: usize,
+    /// How long each is asked in a round.
+    lap: Duration,
+}
+
+impl Effort {
+    /// For figures to publish.
+    pub(crate) const FULL: Self = Self { rounds: 7, lap: Duration::from_secs(3) };
+    /// For a look.
+    pub(crate) const QUICK: Self = Self { rounds: 3, lap: Duration::from_secs(1) };
+}
+
+const CONNECTIONS: usize = 50;
+const KEYS: u32 = 100_000;
+
+/// Above what anybody takes from one key: nothing is denied, or it would be seen.
+pub(crate) const PER_MINUTE: u32 = 1000;
+
+/// Measures and prints what `filter` lets through, and returns what must hold.
+pub(crate) fn run(peers: Vec<remote::Contender>, effort: &Effort, filter: &str) -> Result<Vec<Bar>, String> {
+    let client = Builder::new_current_thread().enable_all().build().map_err(|error| error.to_string())?;
+    println!(
+        "\nSERVER over HTTP: {CONNECTIONS} connections that are kept, 100k keys, {PER_MINUTE}/min, median of {} rounds of {:?}.",
+        effort.rounds, effort.lap
+    );
+    let mut bars = Vec::new();
+    if "memory".contains(filter) {
+        let results = measure(&client, contenders::in_memory()?, effort)?;
+        print("in memory", &results);
+        bars.extend(time_bar(&results, contenders::THROTTLECRAB, 1.2));
+        bars.extend(bar("server CPU per decision", &results, contenders::THROTTLECRAB, 0.85, |result| median(&result.cpu)));
+    }
+    if "redis".contains(filter) {
+        let site = Site::start();
+        let results = measure(&client, contenders::on_redis(&site, peers)?, effort)?;
+        print("on Redis", &results);
+        bars.extend(time_bar(&results, contenders::PLAIN, 1.3));
+        bars.extend(time_bar(&results, contenders::LIMITADOR, 3.0));
+    }
+    Ok(bars)
+}
+
+/// What one contender gave.
+struct Measured {
+    name: String,
+    is_ours: bool,
+    /// Microseconds of the server per decision, one for each round; none where the server is not a process of its own.
+    cpu: Vec<f64>,
+    /// Decisions per second, one for each round.
+    rate: Vec<f64>,
+}
+
+/// Asks everyone once per round, each round starting with another, so that a disturbance hits all alike.
+fn measure(client: &Runtime, contenders: Vec<Contender>, effort: &Effort) -> Result<Vec<Measured>, String> {
+    let fresh = |contender: &Contender| Measured {
+        name: contender.name.clone(),
+        is_ours: contender.is_ours,
+        cpu: Vec::new(),
+        rate: Vec::new(),
+    };
+    let mut results: Vec<_> = contenders.iter().map(fresh).collect();
+    // Untimed: most keys have been seen when it counts.
+    for contender in &contenders {
+        lap(client, contender, Duration::from_secs(3))?;
+    }
+    for round in 0..effort.rounds {
+        for at in (0..contenders.len()).map(|turn| (round + turn) % contenders.len()) {
+            let before = contenders[at].cpu_micros();
+            let (decisions, rate) = lap(client, &contenders[at], effort.lap)?;
+            let spent = contenders[at].cpu_micros().zip(before).map(|(after, before)| (after - before) as f64 / decisions);
+            results[at].cpu.extend(spent);
+            results[at].rate.push(rate);
+        }
+    }
+    Ok(results)
+}
+
+/// How many decisions there were, and how many per second.
+fn lap(client: &Runtime, contender: &Contender, duration: Duration) -> Result<(f64, f64), String> {
+    let keys = Keys { count: KEYS, distribution: Distribution::Uniform, seed: SEED };
+    let load = Load { connections: CONNECTIONS, rate: None, warmup: Duration::ZERO, duration, keys };
+    let report = client.block_on(load.run(&contender.target, future::pending(), |_| {}))?;
+    let tally = &report.tally;
+    if tally.allowed == 0 || tally.denied + tally.failed + tally.unanswered > 0 {
+        return Err(format!("{}: not all were allowed: {tally:?}", contender.name));
+    }
+    let decisions = tally.decisions() as f64;
+    Ok((decisions, decisions / report.elapsed.as_secs_f64()))
+}
+
+fn print(place: &str, results: &[Measured]) {
+    println!("\n{place:<34}{:>12}{:>18}{:>18}", "decisions/s", "min..max", "CPU us/decision");
+    for Measured { name, cpu, rate, .. } in results {
+        let min = rate.iter().copied().fold(f64::INFINITY, f64::min);
+        let max = rate.iter().copied().fold(0.0, f64::max);
+        let cpu = if cpu.is_empty() { String::new() } else { format!("{:.2}", median(cpu)) };
+        println!("{name:<34}{:>12.0}{:>18}{cpu:>18}", median(rate), format!("{min:.0}..{max:.0}"));
+    }
+}
+
+/// So many times the peer's decisions per second, as a ceiling.
+fn time_bar(results: &[Measured], peer: &str, times: f64) -> Option<Bar> {
+    bar("time per decision", results, peer, 1.0 / times, |result| 1.0 / median(&result.rate))
+}
+
+/// Nothing if the peer was not there.
+fn bar(what: &str, results: &[Measured], peer: &str, ceiling: f64, figure: fn(&Measured) -> f64) -> Option<Bar> {
+    let theirs = figure(results.iter().find(|result| result.name == peer)?);
+    let ours = results.iter().filter(|result| result.is_ours);
+    let figures = ours.map(|result| (result.name.clone(), figure(result) / theirs)).collect();
+    Some(Bar { claim: format!("{what}: ours / {peer}"), ceiling, figures })
+}
