@@ -4,10 +4,10 @@
 FROM rust:1-slim-bookworm AS build
 WORKDIR /src
 COPY . .
-RUN cargo build --release --locked --package tidegate-cli && strip --strip-debug target/release/tidegate
+RUN cargo build --profile dist --locked --package tidegate-cli && strip --strip-debug target/dist/tidegate
 
 FROM debian:bookworm-slim
-COPY --from=build /src/target/release/tidegate /usr/local/bin/tidegate
+COPY --from=build /src/target/dist/tidegate /usr/local/bin/tidegate
 # By which a Redis with TLS is known.
 COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/ca-certificates.crt
 USER 65532:65532

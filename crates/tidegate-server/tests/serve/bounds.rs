@@ -26,6 +26,16 @@ async fn a_client_that_is_slow_is_not_waited_for() {
 }
 
 #[tokio::test]
+async fn who_asks_and_never_reads_is_not_waited_for() {
+    let running = Running::start("[limits]\nheader_timeout = \"200ms\"").await;
+    let mut client = running.client().await;
+    let many = "GET /openapi.json HTTP/1.1\r\nhost: a\r\n\r\n".repeat(100);
+    // Until there is room for no more answers on the way, and then until the server has had enough.
+    let closed = async { while client.send(many.as_bytes()).await.is_ok() {} };
+    tokio::time::timeout(Duration::from_secs(20), closed).await.expect("it is closed");
+}
+
+#[tokio::test]
 async fn a_body_that_is_too_large_is_refused_before_it_is_read() {
     let running = Running::start("[limits]\nmax_body_bytes = 100").await;
     let head = "POST /v1/check HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n";

@@ -89,3 +89,12 @@ async fn a_denial_has_the_status_that_is_set_and_the_headers() {
         assert_eq!(reply.body.contains("\"status\":429"), status == 429, "{reply:?}");
     }
 }
+
+#[tokio::test]
+async fn a_header_that_comes_twice_is_refused() {
+    let policy = "[[policy]]\nname = \"per-key\"\nkey = [\"key\"]\nquota = \"1/hour\"\n";
+    let running = Running::start(&format!("[forward_auth]\nattributes = {{ key = \"header:x-api-key\" }}\n{policy}")).await;
+    let mut client = running.client().await;
+    let (junk, key) = (("x-api-key", "junk"), ("X-Api-Key", "k"));
+    assert_eq!(statuses(&mut client, &[&[key], &[key], &[junk, key], &[key, junk], &[]]).await, [200, 429, 400, 400, 200]);
+}

@@ -16,11 +16,16 @@ use crate::{
 impl<S: Store> Http<S> {
     pub(super) async fn forward_auth(&self, head: &Parts) -> Response<Body> {
         let settings = self.settings.load_full();
-        let facts: Vec<(&str, Cow<'_, [u8]>)> = settings
-            .attributes
-            .iter()
-            .filter_map(|(name, origin)| Some((name.as_str(), self.fact(origin, head, &settings)?)))
-            .collect();
+        let mut facts: Vec<(&str, Cow<'_, [u8]>)> = Vec::with_capacity(settings.attributes.len());
+        for (name, origin) in &settings.attributes {
+            if let Origin::Header(header) = origin
+                && head.headers.get_all(header).iter().nth(1).is_some()
+            {
+                // Which of them whoever is behind the proxy goes by is not known here.
+                return Problem::of(header, "the header is there more than once; send it once").response();
+            }
+            facts.extend(self.fact(origin, head, &settings).map(|fact| (name.as_str(), fact)));
+        }
         let hit = facts.iter().fold(Hit::new(), |hit, (name, value)| hit.attribute(name, value));
         let decision = match self.gate.check(FrontEnd::ForwardAuth, &hit).await {
             Ok(decision) => decision,
