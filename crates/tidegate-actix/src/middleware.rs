@@ -13,7 +13,7 @@ use actix_web::{
     body::{EitherBody, MessageBody},
     dev::{Service, ServiceRequest, ServiceResponse, Transform, forward_ready},
 };
-use tidegate::{Decision, Held, Memory, Store, StoreError};
+use tidegate::{Held, Memory, Store, StoreError};
 use tidegate_tower::{Answer, Asked, Refusal};
 
 use crate::{
@@ -137,9 +137,7 @@ where
         Some(correction) => correction.await,
         None => None,
     };
-    // How the keys stand now, if that tells of all of them: it does not of leases.
-    let complete = |corrected: &Decision| corrected.outcomes().count() == stake.decision().outcomes().count();
-    let corrected = corrected.filter(complete);
+    let corrected = corrected.map(|corrected| stake.decision().updated(&corrected));
     put(settings.headers(), corrected.as_ref().unwrap_or(stake.decision()), response.headers_mut());
     Ok(response.map_body(|_, body| EitherBody::left(Body::staked(body, stake))))
 }

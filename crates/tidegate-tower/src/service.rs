@@ -12,7 +12,7 @@ use std::{
 use bytes::Bytes;
 use http::{Request, Response, request};
 use pin_project_lite::pin_project;
-use tidegate::{Decision, Held, Memory, Store, StoreError};
+use tidegate::{Held, Memory, Store, StoreError};
 use tower_service::Service;
 
 use crate::{Answer, Asked, Body, Correction, Gathering, RateLimitLayer, Stake, tower::put};
@@ -233,9 +233,7 @@ where
                 Projected::Correcting { correction, answered } => {
                     let corrected = ready!(Pin::new(correction).poll(context));
                     let (mut response, stake) = answered.take().expect(ONCE);
-                    // How the keys stand now, if that tells of all of them: it does not of leases.
-                    let complete = |corrected: &Decision| corrected.outcomes().count() == stake.decision().outcomes().count();
-                    let corrected = corrected.filter(complete);
+                    let corrected = corrected.map(|corrected| stake.decision().updated(&corrected));
                     put(settings.headers(), corrected.as_ref().unwrap_or(stake.decision()), response.headers_mut());
                     return Poll::Ready(Ok(response.map(|body| Body::staked(body, stake))));
                 }

@@ -343,6 +343,19 @@ async fn what_a_response_means_for_the_charge() {
 }
 
 #[tokio::test]
+async fn what_was_given_back_is_told_beside_leases() {
+    let policies = || [Policy::concurrency("at-once", 3, MINUTE), Policy::new("api", Quota::per_minute(5))];
+    let given_back = |layer: RateLimitLayer| layer.charge_if(|_| false);
+    let settled = |layer: RateLimitLayer| layer.settle_with(|_| Some(3));
+    for (rule, left) in [(given_back as fn(RateLimitLayer) -> RateLimitLayer, "r=5;t=0"), (settled, "r=2;t=60")] {
+        let (limiter, _) = limiter(policies());
+        let service = rule(RateLimitLayer::new(limiter).by(header("x-user"))).layer(service_fn(ok));
+        let response = service.oneshot(get_by("a")).await.unwrap();
+        assert_eq!(header_of(&response, "ratelimit").unwrap(), format!(r#""at-once";r=2, "api";{left}"#));
+    }
+}
+
+#[tokio::test]
 async fn requests_in_parallel_cannot_slip_by_charge_if() {
     let (limiter, _) = per_minute(2);
     let layer = RateLimitLayer::new(limiter).by(header("x-user")).charge_if(|response| response.status == 401);
