@@ -10,9 +10,8 @@ use std::{
     time::Duration,
 };
 
-use bytes::Bytes;
+use axum::body::Body;
 use http::{Request, Response};
-use http_body_util::Full;
 use tidegate::{Decision, Hit, Limiter, OnStoreError, Policy, Quota, Redis, Source};
 use tidegate_testkit::Server;
 use tidegate_tower::{Peer, Proxies, RateLimitLayer, client_ip_behind, header};
@@ -85,7 +84,7 @@ fn request() -> Request<()> {
     request
 }
 
-async fn ok(_: Request<()>) -> Result<Response<Full<Bytes>>, Infallible> {
+async fn ok(_: Request<()>) -> Result<Response<Body>, Infallible> {
     Ok(Response::new("hello".into()))
 }
 
@@ -100,7 +99,7 @@ fn layer(limiter: &Limiter<Redis>) -> RateLimitLayer<Redis> {
     RateLimitLayer::new(limiter.clone()).key("user", header("x-user")).key("address", address)
 }
 
-async fn never(_: Request<()>) -> Result<Response<Full<Bytes>>, Infallible> {
+async fn never(_: Request<()>) -> Result<Response<Body>, Infallible> {
     pending().await
 }
 
@@ -144,7 +143,7 @@ async fn events_tell_of_policies_and_never_of_who_was_asked_about() {
     assert!(listener.has_heard("policy=user"));
 
     // Not answered: neither what is to be given back nor a hit.
-    limiter.reset(Hit::new().attribute("user", USER).attribute("address", ADDRESS)).await.unwrap();
+    let _ = limiter.reset(Hit::new().attribute("user", USER).attribute("address", ADDRESS)).await.unwrap();
     let call = tokio::spawn(judged.layer(service_fn(never)).oneshot(request()));
     until_used(&limiter, 1).await;
     server.kill();
