@@ -13,7 +13,7 @@ use actix_web::{
     body::{EitherBody, MessageBody},
     dev::{Service, ServiceRequest, ServiceResponse, Transform, forward_ready},
 };
-use tidegate::{Decision, Held, Memory, Store, StoreError};
+use tidegate::{Memory, Store, StoreError};
 use tidegate_tower::{Answer, Asked, Refusal};
 
 use crate::{
@@ -110,16 +110,19 @@ where
         Some(facts) => facts.await,
         None => Vec::new(),
     };
-    let told = match settings.ask(&request, gathered) {
+    let answer = match settings.ask(&request, gathered) {
         Asked::Skipped => {
             let response = inner.call(request.0).await?;
             return Ok(response.map_body(|_, body| EitherBody::left(Body::skipped(body))));
         }
         Asked::Refused(refusal) => return Ok(refuse(&settings, &refusal, request)),
-        Asked::Answered(answer) => Ok(answer),
-        Asked::Asking(told) => Asking { settings: &settings, told: Some(told) }.await.map(Answer::new),
+        Asked::Answered(answer) => answer,
+        Asked::Asking(told) => match (Asking { settings: &settings, told: Some(told) }).await {
+            Ok(answer) => answer,
+            Err(error) => return Ok(refuse(&settings, &Refusal::Store(error), request)),
+        },
     };
-    let mut stake = match settings.admit(told, &request) {
+    let mut stake = match settings.admit(answer, &request) {
         Ok(stake) => stake,
         Err(refusal) => return Ok(refuse(&settings, &refusal, request)),
     };
@@ -137,9 +140,7 @@ where
         Some(correction) => correction.await,
         None => None,
     };
-    // How the keys stand now, if that tells of all of them: it does not of leases.
-    let complete = |corrected: &Decision| corrected.outcomes().count() == stake.decision().outcomes().count();
-    let corrected = corrected.filter(complete);
+    let corrected = corrected.map(|corrected| stake.decision().updated(&corrected));
     put(settings.headers(), corrected.as_ref().unwrap_or(stake.decision()), response.headers_mut());
     Ok(response.map_body(|_, body| EitherBody::left(Body::staked(body, stake))))
 }
@@ -156,17 +157,17 @@ fn refuse<S: Store, B>(settings: &RateLimit<S>, refusal: &Refusal, request: Requ
 /// What was asked of the limiter and is not answered yet.
 struct Asking<'s, S: Store> {
     settings: &'s RateLimit<S>,
-    told: Option<S::Told<Held<S>>>,
+    told: Option<S::Told<Answer<S>>>,
 }
 
 impl<S: Store> Future for Asking<'_, S> {
-    type Output = Result<Held<S>, StoreError>;
+    type Output = Result<Answer<S>, StoreError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let told = self.told.as_mut().expect("a future is not polled after it was ready");
-        let held = ready!(Pin::new(told).poll(context));
+        let answer = ready!(Pin::new(told).poll(context));
         self.told = None;
-        Poll::Ready(held)
+        Poll::Ready(answer)
     }
 }
 

@@ -492,11 +492,11 @@ async fn a_lease_is_held_until_the_body_has_ended_or_is_dropped() {
 }
 
 #[actix_web::test]
-async fn a_correction_does_not_hide_a_lease() {
+async fn a_correction_is_told_beside_a_lease() {
     let (limiter, _) = limiter([Policy::new("api", Quota::per_minute(5)), Policy::concurrency("at-once", 1, MINUTE)]);
     let service = limited(RateLimit::new(limiter).by(header("x-user")).charge_if(|response| response.status == 401), ok);
     let response = service.call(get_by("a")).await.unwrap();
-    assert_eq!(header_of(&response, "ratelimit").unwrap(), r#""api";r=4;t=60, "at-once";r=0"#);
+    assert_eq!(header_of(&response, "ratelimit").unwrap(), r#""api";r=5;t=0, "at-once";r=0"#);
 }
 
 /// Other middleware asks for all of a body at once.

@@ -79,6 +79,10 @@ impl Proxies {
     /// farthest. `lines` are those of the [header](Self::header), in their order. A peer that is not known, as on a Unix socket, is
     /// trusted only by a number of hops.
     pub fn client<'l>(&self, peer: Option<IpAddr>, lines: impl DoubleEndedIterator<Item = &'l [u8]>) -> Option<IpAddr> {
+        // The usual case.
+        if let (Trusted::Hops(0), Some(IpAddr::V4(_))) = (&self.trusted, peer) {
+            return peer;
+        }
         let mut client = peer.map(|peer| peer.to_canonical());
         let mut entries = lines.rev().flat_map(|line| Entries { rest: Some(line), header: self.header });
         let mut hop = 0;

@@ -1,4 +1,5 @@
-//! A response's body that keeps what its request has at stake until it ends, or until who reads it has gone.
+//! A response's body that keeps what its request has at stake until it ends, or until who reads it has gone; and which type responses have
+//! therefore: that of the service's own, where it can hold such a body.
 
 use std::{
     fmt,
@@ -7,6 +8,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use http::Response;
 use http_body::{Frame, SizeHint};
 use pin_project_lite::pin_project;
 use tidegate::{Memory, Store};
@@ -18,7 +20,7 @@ pin_project! {
     pub struct Body<B, S: Store = Memory> {
         #[pin]
         source: Source<B>,
-        stake: Option<Stake<S>>,
+        stake: Option<Box<Stake<S>>>,
     }
 }
 
@@ -32,16 +34,87 @@ pin_project! {
 }
 
 impl<B, S: Store> Body<B, S> {
-    pub(crate) fn skipped(body: B) -> Self {
-        Self { source: Source::Service { body }, stake: None }
+    fn staked(body: B, stake: Option<Box<Stake<S>>>) -> Self {
+        Self { source: Source::Service { body }, stake }
     }
 
-    pub(crate) fn staked(body: B, stake: Stake<S>) -> Self {
-        Self { source: Source::Service { body }, stake: stake.lasts().then_some(stake) }
-    }
-
-    pub(crate) fn refused(bytes: Bytes) -> Self {
+    fn refused(bytes: Bytes) -> Self {
         Self { source: Source::Refusal { bytes: Some(bytes).filter(|bytes| !bytes.is_empty()) }, stake: None }
+    }
+}
+
+/// A type of body that can be any body, as axum's and tonic's are: services that answer with such a one do so behind a
+/// [`RateLimitLayer`](crate::RateLimitLayer) too.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot hold a body of another type",
+    note = "`RateLimitLayer::any_body` is for services that answer with any type of body"
+)]
+pub trait HoldsAny: http_body::Body<Data = Bytes> + Send + Sized + 'static {
+    /// That body as one of this type.
+    fn holding(body: impl http_body::Body<Data = Bytes, Error = Self::Error> + Send + 'static) -> Self;
+}
+
+#[cfg(feature = "axum")]
+impl HoldsAny for axum::body::Body {
+    fn holding(body: impl http_body::Body<Data = Bytes, Error = Self::Error> + Send + 'static) -> Self {
+        Self::new(body)
+    }
+}
+
+#[cfg(feature = "grpc")]
+impl HoldsAny for tonic::body::Body {
+    fn holding(body: impl http_body::Body<Data = Bytes, Error = Self::Error> + Send + 'static) -> Self {
+        Self::new(body)
+    }
+}
+
+/// What becomes of the bodies of a service: [`Same`] or [`Wrapped`].
+pub trait Bodies<B, S: Store>: 'static {
+    /// Their type.
+    type Body: http_body::Body;
+
+    /// A service's response, whose body keeps that if there is something to be kept.
+    #[doc(hidden)]
+    fn own(response: Response<B>, stake: Option<Box<Stake<S>>>) -> Response<Self::Body>;
+
+    /// A denial's.
+    #[doc(hidden)]
+    fn refusal(bytes: Bytes) -> Self::Body;
+}
+
+/// Responses have the type of body that the service's have, and bodies are wrapped only if they hold something.
+#[derive(Debug)]
+pub enum Same {}
+
+impl<B: HoldsAny, S: Store> Bodies<B, S> for Same {
+    type Body = B;
+
+    #[inline]
+    fn own(response: Response<B>, stake: Option<Box<Stake<S>>>) -> Response<B> {
+        match stake {
+            None => response,
+            Some(_) => response.map(|body| B::holding(Body::staked(body, stake))),
+        }
+    }
+
+    fn refusal(bytes: Bytes) -> B {
+        B::holding(Body::<B, S>::refused(bytes))
+    }
+}
+
+/// Responses have a [`Body`] of whatever the service's have.
+#[derive(Debug)]
+pub enum Wrapped {}
+
+impl<B: http_body::Body<Data: From<Bytes>>, S: Store> Bodies<B, S> for Wrapped {
+    type Body = Body<B, S>;
+
+    fn own(response: Response<B>, stake: Option<Box<Stake<S>>>) -> Response<Body<B, S>> {
+        response.map(|body| Body::staked(body, stake))
+    }
+
+    fn refusal(bytes: Bytes) -> Body<B, S> {
+        Body::refused(bytes)
     }
 }
 

@@ -1,15 +1,15 @@
 //! Denials that gRPC clients understand: trailers alone, with details by which they know when to retry.
 
 use bytes::Bytes;
-use http::{Response, header::CONTENT_TYPE, request::Parts};
+use http::{Response, header::CONTENT_TYPE};
 use tidegate::Decision;
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt as _};
 
-use crate::Refusal;
+use crate::{Head, Refusal};
 
-pub(crate) fn is_grpc(request: &Parts) -> bool {
-    request.headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"))
+pub(crate) fn is_grpc(request: &Head) -> bool {
+    request.headers().get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"))
 }
 
 /// `RESOURCE_EXHAUSTED` with `google.rpc.RetryInfo`, where a wait helps, and the violated policies as `google.rpc.QuotaFailure`.

@@ -4,19 +4,19 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use http::{HeaderName, header::RETRY_AFTER};
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 use tidegate::{Algorithm, Decision, Outcome};
 
 const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 
 /// The limit, what remains, and when it is all there again.
-const DRAFT_06: [HeaderName; 3] = [
+static DRAFT_06: [HeaderName; 3] = [
     HeaderName::from_static("ratelimit-limit"),
     HeaderName::from_static("ratelimit-remaining"),
     HeaderName::from_static("ratelimit-reset"),
 ];
-const X_RATELIMIT: [HeaderName; 3] = [
+static X_RATELIMIT: [HeaderName; 3] = [
     HeaderName::from_static("x-ratelimit-limit"),
     HeaderName::from_static("x-ratelimit-remaining"),
     HeaderName::from_static("x-ratelimit-reset"),
@@ -61,26 +61,25 @@ pub enum Reset {
 impl Dialect {
     /// Each header that tells of a decision, [`Retry-After`](RETRY_AFTER) included.
     pub fn each(&self, decision: &Decision, mut put: impl FnMut(HeaderName, &[u8])) {
-        let mut value = Value::new();
         match self {
             Self::Draft => {
                 let told = || decision.outcomes().filter(|outcome| !outcome.is_shadow());
-                told().for_each(|outcome| value.policy(&outcome));
-                if !value.0.is_empty() {
-                    put(RATELIMIT_POLICY, &value.0);
-                    value.0.clear();
+                let mut room: SmallVec<[u8; 2 * MEMBER]> = smallvec![0; MEMBER * told().count()];
+                if !room.is_empty() {
+                    let mut value = Value::new(&mut room);
+                    told().for_each(|outcome| value.policy(&outcome));
+                    put(RATELIMIT_POLICY, value.written());
+                    let mut value = Value::new(&mut room);
                     told().for_each(|outcome| value.state(&outcome));
-                    put(RATELIMIT, &value.0);
-                    value.0.clear();
+                    put(RATELIMIT, value.written());
                 }
             }
-            Self::Draft06 => value.strictest(decision, DRAFT_06, Reset::Delta, &mut put),
-            Self::XRateLimit(reset) => value.strictest(decision, X_RATELIMIT, *reset, &mut put),
+            Self::Draft06 => strictest(decision, &DRAFT_06, Reset::Delta, &mut put),
+            Self::XRateLimit(reset) => strictest(decision, &X_RATELIMIT, *reset, &mut put),
             Self::None => {}
         }
         if let Some(wait) = retry_after(decision) {
-            value.number(wait);
-            put(RETRY_AFTER, &value.0);
+            put(RETRY_AFTER, Value::new(&mut [0; DIGITS]).number(wait).written());
         }
     }
 }
@@ -104,74 +103,78 @@ fn seconds(duration: Duration) -> u64 {
     duration.as_secs() + u64::from(duration.subsec_nanos() > 0)
 }
 
-/// Appends a number. Each request has a few of them, and formatting takes several times as long.
-fn digits(text: &mut SmallVec<[u8; 128]>, mut number: u64) {
-    let mut digits = [0; 20];
-    let mut first = digits.len();
-    loop {
-        first -= 1;
-        digits[first] = b'0' + (number % 10) as u8;
-        number /= 10;
-        if number == 0 {
-            return text.extend_from_slice(&digits[first..]);
+/// The most digits of a number in a header: an integer of Structured Fields has no more.
+const DIGITS: usize = 15;
+const CONCURRENT: &[u8] = br#";qu="concurrent-requests""#;
+/// The longest member of a list: a comma, a name of 47 bytes in quotes, a number and what follows it.
+const MEMBER: usize = 2 + (47 + 2) + (3 + DIGITS) + CONCURRENT.len();
+
+/// A header's value in the making. Each request has a few: there is room for all of it, and formatting takes many times as long.
+struct Value<'r> {
+    room: &'r mut [u8],
+    length: usize,
+}
+
+impl<'r> Value<'r> {
+    fn new(room: &'r mut [u8]) -> Self {
+        Self { room, length: 0 }
+    }
+
+    fn written(&self) -> &[u8] {
+        &self.room[..self.length]
+    }
+
+    #[inline]
+    fn text(&mut self, text: &[u8]) -> &mut Self {
+        self.room[self.length..][..text.len()].copy_from_slice(text);
+        self.length += text.len();
+        self
+    }
+
+    fn number(&mut self, number: u64) -> &mut Self {
+        let mut number = number.min(10_u64.pow(DIGITS as u32) - 1);
+        let digits = number.checked_ilog10().map_or(1, |log| log as usize + 1);
+        for digit in self.room[self.length..][..digits].iter_mut().rev() {
+            *digit = b'0' + (number % 10) as u8;
+            number /= 10;
+        }
+        self.length += digits;
+        self
+    }
+
+    /// The beginning of a list's member: a policy's name, which has nothing that would have to be escaped.
+    fn member(&mut self, outcome: &Outcome<'_>) -> &mut Self {
+        if self.length > 0 {
+            self.text(b", ");
+        }
+        self.text(b"\"").text(outcome.policy().as_bytes()).text(b"\"")
+    }
+
+    fn policy(&mut self, outcome: &Outcome<'_>) {
+        self.member(outcome).text(b";q=").number(outcome.limit());
+        match outcome.algorithm() {
+            Algorithm::Concurrency => self.text(CONCURRENT),
+            _ => self.text(b";w=").number(seconds(window(outcome))),
+        };
+    }
+
+    fn state(&mut self, outcome: &Outcome<'_>) {
+        self.member(outcome).text(b";r=").number(outcome.remaining());
+        if outcome.algorithm() != Algorithm::Concurrency {
+            self.text(b";t=").number(seconds(until(outcome)));
         }
     }
 }
 
-/// A header's value in the making.
-struct Value(SmallVec<[u8; 128]>);
-
-impl Value {
-    fn new() -> Self {
-        Self(SmallVec::new())
-    }
-
-    /// An integer of Structured Fields, which has 15 digits.
-    fn number(&mut self, number: u64) {
-        digits(&mut self.0, number.min(999_999_999_999_999));
-    }
-
-    fn parameter(&mut self, name: &[u8], number: u64) {
-        self.0.extend_from_slice(name);
-        self.number(number);
-    }
-
-    /// The beginning of a list's member: a policy's name, which has nothing that would have to be escaped.
-    fn member(&mut self, outcome: &Outcome<'_>) {
-        self.0.extend_from_slice(if self.0.is_empty() { b"\"" } else { b", \"" });
-        self.0.extend_from_slice(outcome.policy().as_bytes());
-        self.0.push(b'"');
-    }
-
-    fn policy(&mut self, outcome: &Outcome<'_>) {
-        self.member(outcome);
-        self.parameter(b";q=", outcome.limit());
-        match outcome.algorithm() {
-            Algorithm::Concurrency => self.0.extend_from_slice(br#";qu="concurrent-requests""#),
-            _ => self.parameter(b";w=", seconds(window(outcome))),
-        }
-    }
-
-    fn state(&mut self, outcome: &Outcome<'_>) {
-        self.member(outcome);
-        self.parameter(b";r=", outcome.remaining());
-        if outcome.algorithm() != Algorithm::Concurrency {
-            self.parameter(b";t=", seconds(until(outcome)));
-        }
-    }
-
-    fn strictest(&mut self, decision: &Decision, names: [HeaderName; 3], reset: Reset, put: &mut impl FnMut(HeaderName, &[u8])) {
-        let Some(outcome) = decision.strictest() else { return };
-        let until = until(&outcome);
-        let reset = match reset {
-            Reset::Delta => until,
-            Reset::Epoch => SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default() + until,
-        };
-        for (name, number) in names.into_iter().zip([outcome.limit(), outcome.remaining(), seconds(reset)]) {
-            self.number(number);
-            put(name, &self.0);
-            self.0.clear();
-        }
+fn strictest(decision: &Decision, names: &[HeaderName; 3], reset: Reset, put: &mut impl FnMut(HeaderName, &[u8])) {
+    let Some(outcome) = decision.strictest() else { return };
+    let until = until(&outcome);
+    let reset = match reset {
+        Reset::Delta => until,
+        Reset::Epoch => SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default() + until,
+    };
+    for (name, number) in names.iter().zip([outcome.limit(), outcome.remaining(), seconds(reset)]) {
+        put(name.clone(), Value::new(&mut [0; DIGITS]).number(number).written());
     }
 }
 

@@ -1,10 +1,16 @@
 //! Where the attributes of a hit come from: facts of a request. It knows what can be asked of a request, and not which framework has
 //! made it.
 
-use std::{borrow::Cow, fmt, future::Future, io::Write as _, net::IpAddr, pin::Pin};
+use std::{
+    borrow::Cow,
+    fmt,
+    future::Future,
+    io::Write as _,
+    net::{IpAddr, Ipv4Addr},
+    pin::Pin,
+};
 
-use http::request::Parts;
-use smallvec::SmallVec;
+use http::{Extensions, HeaderMap, Method, Uri, Version};
 
 use crate::{Proxies, subscriber};
 
@@ -34,25 +40,65 @@ pub trait Request: 'static {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer(pub IpAddr);
 
-impl Request for Parts {
+/// A request of `http`, whatever its body: all that settings are told of it.
+pub trait HttpRequest {
+    /// The method.
+    fn method(&self) -> &Method;
+    /// What is asked for.
+    fn uri(&self) -> &Uri;
+    /// The version of HTTP.
+    fn version(&self) -> Version;
+    /// The headers.
+    fn headers(&self) -> &HeaderMap;
+    /// What others have put there.
+    fn extensions(&self) -> &Extensions;
+}
+
+/// A request as closures of a [`RateLimitLayer`](crate::RateLimitLayer) see it: where it is, without its body.
+pub type Head = dyn HttpRequest;
+
+impl<B> HttpRequest for http::Request<B> {
+    fn method(&self) -> &Method {
+        self.method()
+    }
+
+    fn uri(&self) -> &Uri {
+        self.uri()
+    }
+
+    fn version(&self) -> Version {
+        self.version()
+    }
+
+    fn headers(&self) -> &HeaderMap {
+        self.headers()
+    }
+
+    fn extensions(&self) -> &Extensions {
+        self.extensions()
+    }
+}
+
+impl Request for Head {
     fn header(&self, name: &str) -> Option<&[u8]> {
-        self.headers.get(name).map(|value| value.as_bytes())
+        self.headers().get(name).map(|value| value.as_bytes())
     }
 
     fn header_lines(&self, name: &str) -> impl DoubleEndedIterator<Item = &[u8]> {
-        self.headers.get_all(name).iter().map(|value| value.as_bytes())
+        self.headers().get_all(name).iter().map(|value| value.as_bytes())
     }
 
     fn peer(&self) -> Option<IpAddr> {
-        let peer = self.extensions.get().map(|Peer(address)| *address);
+        let extensions = self.extensions();
+        let peer = extensions.get().map(|Peer(address)| *address);
         #[cfg(feature = "axum")]
         let peer = peer.or_else(|| {
-            let info = self.extensions.get::<axum::extract::ConnectInfo<std::net::SocketAddr>>()?;
+            let info = extensions.get::<axum::extract::ConnectInfo<std::net::SocketAddr>>()?;
             Some(info.0.ip())
         });
         #[cfg(feature = "grpc")]
         let peer = peer.or_else(|| {
-            let info = self.extensions.get::<tonic::transport::server::TcpConnectInfo>()?;
+            let info = extensions.get::<tonic::transport::server::TcpConnectInfo>()?;
             info.remote_addr().map(|address| address.ip())
         });
         peer
@@ -60,7 +106,7 @@ impl Request for Parts {
 
     fn route(&self) -> Option<Cow<'_, str>> {
         #[cfg(feature = "axum")]
-        let route = self.extensions.get::<axum::extract::MatchedPath>().map(|path| path.as_str().into());
+        let route = self.extensions().get::<axum::extract::MatchedPath>().map(|path| path.as_str().into());
         #[cfg(not(feature = "axum"))]
         let route = None;
         route
@@ -74,7 +120,7 @@ impl Request for Parts {
 
         // What axum knows of parameters it tells to extractors alone, which are given parts to change.
         let (mut parts, ()) = http::Request::new(()).into_parts();
-        parts.extensions = self.extensions.clone();
+        parts.extensions = self.extensions().clone();
         let extracted = std::pin::pin!(RawPathParams::from_request_parts(&mut parts, &()));
         let Poll::Ready(Ok(parameters)) = extracted.poll(&mut Context::from_waker(Waker::noop())) else { return None };
         parameters.iter().find(|(known, _)| *known == name).map(|(_, value)| value.to_owned())
@@ -86,15 +132,14 @@ impl Request for Parts {
     }
 
     fn extension<T: Send + Sync + 'static, U>(&self, look: impl FnOnce(&T) -> U) -> Option<U> {
-        self.extensions.get().map(look)
+        self.extensions().get().map(look)
     }
 }
 
 /// Where the value of an attribute comes from; what [`RateLimit::key`](crate::RateLimit::key) takes.
 ///
 /// ```
-/// use http::request::Parts;
-/// use tidegate_tower::{Fact, extension, from_async_fn, from_fn, header, path_parameter, route};
+/// use tidegate_tower::{Fact, Head, extension, from_async_fn, from_fn, header, path_parameter, route};
 ///
 /// #[derive(Clone)]
 /// struct User { id: u64 }
@@ -104,18 +149,18 @@ impl Request for Parts {
 ///     route(),                                             // `/users/{id}`, by axum
 ///     path_parameter("id"),
 ///     extension(|user: &User| Some(user.id.to_string())), // put there by authentication
-///     from_fn(|request: &Parts| Some(request.uri.path().to_owned())),
-///     from_async_fn(|request: &Parts| {
-///         let host = request.uri.host().map(str::to_owned);
+///     from_fn(|request: &Head| Some(request.uri().path().to_owned())),
+///     from_async_fn(|request: &Head| {
+///         let host = request.uri().host().map(str::to_owned);
 ///         async move { host }
 ///     }),
 /// ];
 /// ```
 ///
 /// Any bytes of any length do: a key is a digest of what is long.
-pub struct Fact<Q = Parts>(pub(crate) Kind<Q>);
+pub struct Fact<Q: ?Sized = Head>(pub(crate) Kind<Q>);
 
-pub(crate) enum Kind<Q> {
+pub(crate) enum Kind<Q: ?Sized> {
     Address(Proxies),
     Now(Box<Now<Q>>),
     Late(Box<Late<Q>>),
@@ -124,7 +169,7 @@ pub(crate) enum Kind<Q> {
 type Now<Q> = dyn for<'q> Fn(&'q Q) -> Option<Cow<'q, [u8]>> + Send + Sync;
 type Late<Q> = dyn Fn(&Q) -> Pin<Box<dyn Future<Output = Option<Vec<u8>>> + Send>> + Send + Sync;
 
-impl<Q> Fact<Q> {
+impl<Q: ?Sized> Fact<Q> {
     fn now(fact: impl for<'q> Fn(&'q Q) -> Option<Cow<'q, [u8]>> + Send + Sync + 'static) -> Self {
         Self(Kind::Now(Box::new(fact)))
     }
@@ -134,7 +179,7 @@ impl<Q> Fact<Q> {
 ///
 /// Where the server does not tell the peer the request is refused with 500: it would not be limited otherwise. With axum, serve
 /// `app.into_make_service_with_connect_info::<SocketAddr>()`; elsewhere put a [`Peer`] into the extensions.
-pub fn client_ip<Q: Request>() -> Fact<Q> {
+pub fn client_ip<Q: Request + ?Sized>() -> Fact<Q> {
     client_ip_behind(Proxies::none())
 }
 
@@ -146,7 +191,7 @@ pub fn client_ip<Q: Request>() -> Fact<Q> {
 /// let client: Fact = client_ip_behind(Proxies::networks(["10.0.0.0/8"])?);
 /// # Ok::<(), tidegate::NetworkError>(())
 /// ```
-pub fn client_ip_behind<Q: Request>(proxies: Proxies) -> Fact<Q> {
+pub fn client_ip_behind<Q: Request + ?Sized>(proxies: Proxies) -> Fact<Q> {
     Fact(Kind::Address(proxies))
 }
 
@@ -154,13 +199,13 @@ pub fn client_ip_behind<Q: Request>(proxies: Proxies) -> Fact<Q> {
 ///
 /// # Panics
 /// When that is no name of a header.
-pub fn header<Q: Request>(name: &str) -> Fact<Q> {
+pub fn header<Q: Request + ?Sized>(name: &str) -> Fact<Q> {
     let name = http::HeaderName::from_bytes(name.as_bytes()).unwrap_or_else(|_| panic!("`{name}` cannot name a header"));
     Fact::now(move |request: &Q| request.header(name.as_str()).map(Cow::Borrowed))
 }
 
 /// The pattern of the route that was chosen, such as `/users/{id}`.
-pub fn route<Q: Request>() -> Fact<Q> {
+pub fn route<Q: Request + ?Sized>() -> Fact<Q> {
     Fact::now(|request: &Q| match request.route()? {
         Cow::Borrowed(route) => Some(Cow::Borrowed(route.as_bytes())),
         Cow::Owned(route) => Some(Cow::Owned(route.into_bytes())),
@@ -168,25 +213,25 @@ pub fn route<Q: Request>() -> Fact<Q> {
 }
 
 /// The value of a parameter of the route, decoded.
-pub fn path_parameter<Q: Request>(name: impl Into<String>) -> Fact<Q> {
+pub fn path_parameter<Q: Request + ?Sized>(name: impl Into<String>) -> Fact<Q> {
     let name = name.into();
     Fact::now(move |request: &Q| request.parameter(&name).map(|value| Cow::Owned(value.into_bytes())))
 }
 
 /// Something of what was put into the request's extensions, as by authentication.
-pub fn extension<Q: Request, T: Send + Sync + 'static, V: Into<Vec<u8>>>(
+pub fn extension<Q: Request + ?Sized, T: Send + Sync + 'static, V: Into<Vec<u8>>>(
     look: impl Fn(&T) -> Option<V> + Send + Sync + 'static,
 ) -> Fact<Q> {
     Fact::now(move |request: &Q| request.extension(&look).flatten().map(|value| Cow::Owned(value.into())))
 }
 
 /// What a closure makes of a request.
-pub fn from_fn<Q: Request, V: Into<Vec<u8>>>(fact: impl Fn(&Q) -> Option<V> + Send + Sync + 'static) -> Fact<Q> {
+pub fn from_fn<Q: Request + ?Sized, V: Into<Vec<u8>>>(fact: impl Fn(&Q) -> Option<V> + Send + Sync + 'static) -> Fact<Q> {
     Fact::now(move |request: &Q| fact(request).map(|value| Cow::Owned(value.into())))
 }
 
 /// What a closure makes of a request in a while. Its future takes with it what it needs of the request.
-pub fn from_async_fn<Q: Request, V: Into<Vec<u8>>, F: Future<Output = Option<V>> + Send + 'static>(
+pub fn from_async_fn<Q: Request + ?Sized, V: Into<Vec<u8>>, F: Future<Output = Option<V>> + Send + 'static>(
     fact: impl Fn(&Q) -> F + Send + Sync + 'static,
 ) -> Fact<Q> {
     Fact(Kind::Late(Box::new(move |request: &Q| {
@@ -195,7 +240,7 @@ pub fn from_async_fn<Q: Request, V: Into<Vec<u8>>, F: Future<Output = Option<V>>
     })))
 }
 
-impl<Q> fmt::Debug for Fact<Q> {
+impl<Q: ?Sized> fmt::Debug for Fact<Q> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
             Kind::Address(proxies) => f.debug_tuple("Fact").field(proxies).finish(),
@@ -204,27 +249,78 @@ impl<Q> fmt::Debug for Fact<Q> {
     }
 }
 
-/// An address as text, which is what conditions on networks read: the client's, or of IPv6 its /64's.
-pub(crate) fn address_text(address: IpAddr) -> SmallVec<[u8; 40]> {
-    let mut text = SmallVec::new();
-    match subscriber(address) {
-        // Each request has one, and formatting takes many times as long.
-        IpAddr::V4(address) => {
-            for octet in address.octets() {
-                if octet >= 100 {
-                    text.push(b'0' + octet / 100);
-                }
-                if octet >= 10 {
-                    text.push(b'0' + octet / 10 % 10);
-                }
-                text.push(b'0' + octet % 10);
-                text.push(b'.');
-            }
-            text.pop();
-        }
-        IpAddr::V6(address) => {
-            let _ = write!(text, "{address}");
+/// An address as text, which is what conditions on networks read: the client's, or of IPv6 its /64's. Written where it is read: what was
+/// written in small pieces is slow to copy.
+#[derive(Default)]
+pub(crate) struct AddressText([u8; 32]);
+
+impl AddressText {
+    #[inline]
+    pub(crate) fn write(&mut self, address: IpAddr) -> &[u8] {
+        match address {
+            IpAddr::V4(address) => self.write_v4(address),
+            IpAddr::V6(_) => self.write_v6(address),
         }
     }
-    text
+
+    /// Each request has one, and formatting takes many times as long.
+    #[inline]
+    fn write_v4(&mut self, address: Ipv4Addr) -> &[u8] {
+        let (mut text, mut length) = (0, 0);
+        for octet in address.octets() {
+            let (digits, count) = OCTETS[usize::from(octet)];
+            text |= u128::from(u32::from_le_bytes(digits)) << (8 * length);
+            length += usize::from(count);
+        }
+        self.0[..16].copy_from_slice(&text.to_le_bytes());
+        &self.0[..length - 1]
+    }
+
+    #[cold]
+    fn write_v6(&mut self, address: IpAddr) -> &[u8] {
+        match subscriber(address) {
+            IpAddr::V4(address) => self.write_v4(address),
+            IpAddr::V6(address) => {
+                let mut rest = &mut self.0[..];
+                let _ = write!(rest, "{address}");
+                let left = rest.len();
+                &self.0[..self.0.len() - left]
+            }
+        }
+    }
+}
+
+/// The digits of an octet and a dot, and how many bytes that is.
+static OCTETS: [([u8; 4], u8); 256] = {
+    let mut octets = [([0; 4], 0); 256];
+    let mut at = 0;
+    while at < octets.len() {
+        let octet = at as u8;
+        let [hundreds, tens, ones] = [b'0' + octet / 100, b'0' + octet / 10 % 10, b'0' + octet % 10];
+        octets[at] = match octet {
+            100.. => ([hundreds, tens, ones, b'.'], 4),
+            10.. => ([tens, ones, b'.', 0], 3),
+            _ => ([ones, b'.', 0, 0], 2),
+        };
+        at += 1;
+    }
+    octets
+};
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn addresses_are_written_as_others_write_them(v4: u32, v6: u128) {
+            for address in [IpAddr::V4(v4.into()), IpAddr::V6(v6.into()), IpAddr::V6(Ipv4Addr::from(v4).to_ipv6_mapped())] {
+                let mut text = AddressText::default();
+                let expected = subscriber(address).to_string();
+                prop_assert_eq!(text.write(address), expected.as_bytes());
+            }
+        }
+    }
 }

@@ -40,7 +40,7 @@
 //!     .key("user", extension(|user: &User| Some(user.0.clone())))
 //!     .key("ip", client_ip_behind(Proxies::networks(["10.0.0.0/8"])?))
 //!     .key("route", route())
-//!     .skip_if(|request| request.uri.path() == "/health");
+//!     .skip_if(|request| request.uri().path() == "/health");
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -89,6 +89,10 @@
 //! With the feature `grpc`, requests of `application/grpc` are denied with `RESOURCE_EXHAUSTED`, and `google.rpc.RetryInfo` tells clients
 //! when to come back.
 //!
+//! # Other services
+//!
+//! Services that answer with another body than axum's or tonic's take the layer that [`any_body`](RateLimit::any_body) makes of it.
+//!
 //! # Other frameworks
 //!
 //! [`RateLimit`] knows no service and no body: a middleware for a framework of other types implements [`Http`] and [`Request`], and calls
@@ -108,16 +112,17 @@ mod stake;
 mod tower;
 
 pub use address::{Proxies, subscriber};
-pub use body::Body;
+pub use body::{Bodies, Body, HoldsAny, Same, Wrapped};
 pub use headers::{Dialect, Reset, retry_after};
 pub use key::{
-    Fact, Peer, Request, client_ip, client_ip_behind, extension, from_async_fn, from_fn, header, path_parameter, route,
+    Fact, Head, HttpRequest, Peer, Request, client_ip, client_ip_behind, extension, from_async_fn, from_fn, header,
+    path_parameter, route,
 };
 pub use problem::{PROBLEM_JSON, Refusal};
 pub use service::{RateLimitService, ResponseFuture};
 pub use settings::{Answer, Asked, Gathered, Gathering, Http, RateLimit};
 pub use stake::{Correction, Settle, Stake};
-pub use tower::{RateLimitLayer, Tower};
+pub use tower::{AnyBody, RateLimitLayer, Tower};
 
 /// The examples of the README are tests too.
 #[cfg(all(doctest, feature = "axum"))]

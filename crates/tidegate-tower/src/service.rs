@@ -3,6 +3,7 @@
 use std::{
     fmt,
     future::Future,
+    marker::PhantomData,
     mem,
     pin::Pin,
     sync::Arc,
@@ -10,105 +11,131 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{Request, Response, request};
+use http::{Request, Response};
 use pin_project_lite::pin_project;
-use tidegate::{Decision, Held, Memory, Store, StoreError};
+use tidegate::{Decision, Memory, Store};
 use tower_service::Service;
 
-use crate::{Answer, Asked, Body, Correction, Gathering, RateLimitLayer, Stake, tower::put};
+use crate::{Answer, Asked, Bodies, Correction, Dialect, Gathered, Gathering, RateLimitLayer, Refusal, Same, Stake, tower::put};
 
 /// A service behind a rate limit; [`RateLimitLayer`] makes it.
-pub struct RateLimitService<I, S: Store = Memory> {
+pub struct RateLimitService<I, S: Store = Memory, K = Same> {
     inner: I,
     settings: RateLimitLayer<S>,
+    bodies: PhantomData<fn() -> K>,
 }
 
-impl<I, S: Store> RateLimitService<I, S> {
+impl<I, S: Store, K> RateLimitService<I, S, K> {
     pub(crate) fn new(inner: I, settings: RateLimitLayer<S>) -> Self {
-        Self { inner, settings }
+        Self { inner, settings, bodies: PhantomData }
     }
 }
 
-impl<I: Clone, S: Store> Clone for RateLimitService<I, S> {
+impl<I: Clone, S: Store, K> Clone for RateLimitService<I, S, K> {
     fn clone(&self) -> Self {
-        Self { inner: self.inner.clone(), settings: self.settings.clone() }
+        Self::new(self.inner.clone(), self.settings.clone())
     }
 }
 
-impl<I: fmt::Debug, S: Store> fmt::Debug for RateLimitService<I, S> {
+impl<I: fmt::Debug, S: Store, K> fmt::Debug for RateLimitService<I, S, K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RateLimitService").field("inner", &self.inner).field("settings", &self.settings).finish()
     }
 }
 
-impl<I, S, Q, A> Service<Request<Q>> for RateLimitService<I, S>
+impl<I, S, K, Q, A> Service<Request<Q>> for RateLimitService<I, S, K>
 where
     I: Service<Request<Q>, Response = Response<A>> + Clone,
     S: Store,
-    A: http_body::Body,
-    A::Data: From<Bytes>,
+    K: Bodies<A, S>,
+    Q: 'static,
 {
-    type Response = Response<Body<A, S>>;
+    type Response = Response<K::Body>;
     type Error = I::Error;
-    type Future = ResponseFuture<I, S, Q>;
+    type Future = ResponseFuture<I, S, Q, K>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), I::Error>> {
         self.inner.poll_ready(context)
     }
 
-    fn call(&mut self, request: Request<Q>) -> Self::Future {
-        let (head, body) = request.into_parts();
-        let settings = self.settings.clone();
-        let asking = match settings.gather(&head) {
-            Some(facts) => Err(facts),
-            None => Ok(settings.ask(&head, Vec::new())),
-        };
-        let mut told = None;
-        let state = match asking {
-            Err(facts) => State::Gathering { facts, waiting: Box::new(Some((head, body, self.take()))) },
-            Ok(Asked::Skipped) => State::Skipped { future: self.inner.call(Request::from_parts(head, body)) },
-            Ok(Asked::Refused(refusal)) => State::refused(settings.refuse(&refusal, &head)),
+    fn call(&mut self, mut request: Request<Q>) -> Self::Future {
+        match begin(&self.settings, &mut request) {
             // Nothing has to be kept for later, and the service that is ready runs without a clone.
-            Ok(Asked::Answered(answer)) => admit(&settings, Ok(answer), head, body, &mut self.inner),
-            Ok(Asked::Asking(asked)) => {
-                told = Some(Box::new(asked));
-                State::Asking { waiting: Box::new(Some((head, body, self.take()))) }
+            Ok(after) => {
+                ResponseFuture { state: State::Running { future: self.inner.call(request), after }, bodies: PhantomData }
             }
-        };
-        ResponseFuture { state, asking: Asking { settings, told } }
-    }
-}
-
-impl<I: Clone, S: Store> RateLimitService<I, S> {
-    /// The service that is ready, for later; a clone, which may not be, takes its place.
-    fn take(&mut self) -> I {
-        let clone = self.inner.clone();
-        mem::replace(&mut self.inner, clone)
-    }
-}
-
-/// Runs the service if the request is admitted.
-fn admit<I, S, Q>(
-    settings: &RateLimitLayer<S>,
-    told: Result<Answer<S>, StoreError>,
-    mut head: request::Parts,
-    body: Q,
-    inner: &mut I,
-) -> State<I, S, Q>
-where
-    I: Service<Request<Q>>,
-    S: Store,
-{
-    match settings.admit(told, &head) {
-        Ok(stake) => {
-            head.extensions.insert(Arc::clone(stake.decision()));
-            if let Some(settle) = stake.settle() {
-                head.extensions.insert(settle.clone());
-            }
-            State::Running { future: inner.call(Request::from_parts(head, body)), stake: Some(stake) }
+            Err(halt) => ResponseFuture { state: self.halt(halt, request), bodies: PhantomData },
         }
-        Err(refusal) => State::refused(settings.refuse(&refusal, &head)),
     }
+}
+
+impl<I: Clone, S: Store, K> RateLimitService<I, S, K> {
+    /// Apart from the usual case, which is so spared some copies of what is large.
+    #[cold]
+    fn halt<Q>(&mut self, halt: Halt<S>, request: Request<Q>) -> State<I, S, Q>
+    where
+        I: Service<Request<Q>>,
+    {
+        match halt {
+            Halt::Refused(response) => State::Refused { response },
+            Halt::Waits(facts, told) => {
+                // A clone, which may not be ready, takes the place of the service that is.
+                let clone = self.inner.clone();
+                let kept = Some((request, mem::replace(&mut self.inner, clone)));
+                let asking = Asking { settings: self.settings.clone(), told };
+                State::Waiting { waiting: Box::new(Waiting { facts, asking, kept }) }
+            }
+        }
+    }
+}
+
+/// What is done when the service has answered, if there is anything, where the service is to be called.
+type Begun<S> = Result<Option<After<S>>, Halt<S>>;
+
+/// Why the service is not called, or not yet.
+enum Halt<S: Store> {
+    Refused(Box<Option<Response<Bytes>>>),
+    /// For facts, or for the limiter's answer.
+    Waits(Option<Gathering>, Option<Box<S::Told<Answer<S>>>>),
+}
+
+fn begin<S: Store, Q: 'static>(settings: &RateLimitLayer<S>, request: &mut Request<Q>) -> Begun<S> {
+    match settings.gather(request) {
+        Some(facts) => Err(Halt::Waits(Some(facts), None)),
+        None => ask(settings, request, Vec::new()),
+    }
+}
+
+fn ask<S: Store, Q: 'static>(settings: &RateLimitLayer<S>, request: &mut Request<Q>, gathered: Gathered) -> Begun<S> {
+    match settings.ask(request, gathered) {
+        Asked::Skipped => Ok(None),
+        Asked::Refused(refusal) => Err(refused(settings, &refusal, request)),
+        Asked::Answered(answer) => admit(settings, answer, request),
+        Asked::Asking(told) => Err(Halt::Waits(None, Some(Box::new(told)))),
+    }
+}
+
+fn admit<S: Store, Q: 'static>(settings: &RateLimitLayer<S>, answer: Answer<S>, request: &mut Request<Q>) -> Begun<S> {
+    let mut stake = settings.admit(answer, request).map_err(|refusal| refused(settings, &refusal, request))?;
+    let dialect = settings.headers();
+    if dialect == Dialect::None {
+        stake = match stake.into_decision() {
+            Ok(decision) => {
+                request.extensions_mut().insert(decision);
+                return Ok(None);
+            }
+            Err(stake) => stake,
+        };
+    }
+    request.extensions_mut().insert(Arc::clone(stake.decision()));
+    if let Some(settle) = stake.settle() {
+        request.extensions_mut().insert(settle.clone());
+    }
+    Ok(Some(After { dialect, judge: settings.judges().then(|| settings.clone()), stake }))
+}
+
+fn refused<S: Store, Q: 'static>(settings: &RateLimitLayer<S>, refusal: &Refusal, request: &Request<Q>) -> Halt<S> {
+    Halt::Refused(Box::new(Some(settings.refuse(refusal, request))))
 }
 
 pin_project! {
@@ -117,48 +144,43 @@ pin_project! {
     /// Dropped while the limiter is asked, it gives back what was charged. Dropped while the service runs, or when that fails or panics, it
     /// releases leases and gives back what [`charge_if`](crate::RateLimit::charge_if) has not judged yet; any other charge stays, for the
     /// work was begun.
-    pub struct ResponseFuture<I, S, Q>
+    pub struct ResponseFuture<I, S, Q, K = Same>
     where
         I: Service<Request<Q>>,
         S: Store,
     {
         #[pin]
         state: State<I, S, Q>,
-        asking: Asking<S>,
+        bodies: PhantomData<fn() -> K>,
     }
 }
 
 pin_project! {
-    // What is seldom needed is boxed: a future is handed around before it is polled.
+    // What is not always needed is boxed: a future is handed around before it is polled.
     #[project = Projected]
     enum State<I, S, Q>
     where
         I: Service<Request<Q>>,
         S: Store,
     {
-        Gathering { facts: Gathering, waiting: Box<Option<(request::Parts, Q, I)>> },
-        Asking { waiting: Box<Option<(request::Parts, Q, I)>> },
-        Skipped { #[pin] future: I::Future },
-        Running { #[pin] future: I::Future, stake: Option<Stake<S>> },
-        Correcting { correction: Box<Correction<S>>, answered: Box<Option<(I::Response, Stake<S>)>> },
+        Waiting { waiting: Box<Waiting<I, S, Q>> },
+        Running { #[pin] future: I::Future, after: Option<After<S>> },
+        Correcting { correction: Box<Correction<S>>, answered: Box<Option<(I::Response, After<S>)>> },
         Refused { response: Box<Option<Response<Bytes>>> },
     }
 }
 
-impl<I, S, Q> State<I, S, Q>
-where
-    I: Service<Request<Q>>,
-    S: Store,
-{
-    fn refused(response: Response<Bytes>) -> Self {
-        Self::Refused { response: Box::new(Some(response)) }
-    }
+/// A request that waits for facts, and then for the limiter's answer.
+struct Waiting<I, S: Store, Q> {
+    facts: Option<Gathering>,
+    asking: Asking<S>,
+    kept: Option<(Request<Q>, I)>,
 }
 
 /// What was asked of the limiter and is not answered yet.
 struct Asking<S: Store> {
     settings: RateLimitLayer<S>,
-    told: Option<Box<S::Told<Held<S>>>>,
+    told: Option<Box<S::Told<Answer<S>>>>,
 }
 
 impl<S: Store> Drop for Asking<S> {
@@ -169,78 +191,71 @@ impl<S: Store> Drop for Asking<S> {
     }
 }
 
+/// What is to be done when the service has answered.
+struct After<S: Store> {
+    dialect: Dialect,
+    /// Who says what the response means for what was charged.
+    judge: Option<RateLimitLayer<S>>,
+    stake: Stake<S>,
+}
+
+impl<S: Store> After<S> {
+    /// The response as it goes on. `corrected`: how keys stand that were corrected.
+    fn finish<A, K: Bodies<A, S>>(self, mut response: Response<A>, corrected: Option<Decision>) -> Response<K::Body> {
+        let Self { dialect, stake, .. } = self;
+        let corrected = corrected.map(|corrected| stake.decision().updated(&corrected));
+        put(dialect, corrected.as_ref().unwrap_or(stake.decision()), response.headers_mut());
+        K::own(response, stake.lasts().then(|| Box::new(stake)))
+    }
+}
+
 const ONCE: &str = "a future is not polled after it was ready";
 
-impl<I, S, Q, A> Future for ResponseFuture<I, S, Q>
+impl<I, S, Q, K, A> Future for ResponseFuture<I, S, Q, K>
 where
     I: Service<Request<Q>, Response = Response<A>>,
     S: Store,
-    A: http_body::Body,
-    A::Data: From<Bytes>,
+    Q: 'static,
+    K: Bodies<A, S>,
 {
-    type Output = Result<Response<Body<A, S>>, I::Error>;
+    type Output = Result<Response<K::Body>, I::Error>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
-        let Asking { settings, told } = this.asking;
         loop {
             let next = match this.state.as_mut().project() {
-                Projected::Gathering { facts, waiting } => {
-                    let gathered = ready!(facts.as_mut().poll(context));
-                    let (head, body, mut inner) = waiting.take().expect(ONCE);
-                    match settings.ask(&head, gathered) {
-                        Asked::Skipped => State::Skipped { future: inner.call(Request::from_parts(head, body)) },
-                        Asked::Refused(refusal) => State::refused(settings.refuse(&refusal, &head)),
-                        Asked::Answered(answer) => admit(settings, Ok(answer), head, body, &mut inner),
-                        Asked::Asking(asked) => {
-                            *told = Some(Box::new(asked));
-                            State::Asking { waiting: Box::new(Some((head, body, inner))) }
-                        }
+                Projected::Waiting { waiting } => ready!(waiting.poll(context)),
+                Projected::Running { future, after } => {
+                    if let Some(after) = after {
+                        after.stake.poll_keep(context);
                     }
-                }
-                Projected::Asking { waiting } => {
-                    let held = ready!(Pin::new(told.as_mut().expect(ONCE)).poll(context));
-                    *told = None;
-                    let (head, body, mut inner) = waiting.take().expect(ONCE);
-                    admit(settings, held.map(Answer::new), head, body, &mut inner)
-                }
-                Projected::Skipped { future } => {
-                    return future.poll(context).map_ok(|response| response.map(Body::skipped));
-                }
-                Projected::Running { future, stake: kept } => {
-                    let stake = kept.as_mut().expect(ONCE);
-                    stake.poll_keep(context);
                     let mut response = ready!(future.poll(context))?;
-                    let correction = if settings.judges() {
-                        let (head, body) = response.into_parts();
-                        let correction = settings.answered(stake, &head);
-                        response = Response::from_parts(head, body);
-                        correction
-                    } else {
-                        None
+                    let Some(mut after) = after.take() else {
+                        return Poll::Ready(Ok(K::own(response, None)));
                     };
-                    let stake = kept.take().expect(ONCE);
+                    let correction = match &after.judge {
+                        Some(settings) => {
+                            let (head, body) = response.into_parts();
+                            let correction = settings.answered(&mut after.stake, &head);
+                            response = Response::from_parts(head, body);
+                            correction
+                        }
+                        None => None,
+                    };
                     match correction {
                         Some(correction) => {
-                            State::Correcting { correction: Box::new(correction), answered: Box::new(Some((response, stake))) }
+                            State::Correcting { correction: Box::new(correction), answered: Box::new(Some((response, after))) }
                         }
-                        None => {
-                            put(settings.headers(), stake.decision(), response.headers_mut());
-                            return Poll::Ready(Ok(response.map(|body| Body::staked(body, stake))));
-                        }
+                        None => return Poll::Ready(Ok(after.finish::<_, K>(response, None))),
                     }
                 }
                 Projected::Correcting { correction, answered } => {
                     let corrected = ready!(Pin::new(correction).poll(context));
-                    let (mut response, stake) = answered.take().expect(ONCE);
-                    // How the keys stand now, if that tells of all of them: it does not of leases.
-                    let complete = |corrected: &Decision| corrected.outcomes().count() == stake.decision().outcomes().count();
-                    let corrected = corrected.filter(complete);
-                    put(settings.headers(), corrected.as_ref().unwrap_or(stake.decision()), response.headers_mut());
-                    return Poll::Ready(Ok(response.map(|body| Body::staked(body, stake))));
+                    let (response, after) = answered.take().expect(ONCE);
+                    return Poll::Ready(Ok(after.finish::<_, K>(response, corrected)));
                 }
                 Projected::Refused { response } => {
-                    return Poll::Ready(Ok(response.take().expect(ONCE).map(Body::refused)));
+                    return Poll::Ready(Ok(response.take().expect(ONCE).map(K::refusal)));
                 }
             };
             this.state.set(next);
@@ -248,7 +263,42 @@ where
     }
 }
 
-impl<I, S, Q> fmt::Debug for ResponseFuture<I, S, Q>
+impl<I, S, Q> Waiting<I, S, Q>
+where
+    I: Service<Request<Q>>,
+    S: Store,
+    Q: 'static,
+{
+    /// What comes next, once it is known.
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<State<I, S, Q>> {
+        let Self { facts, asking: Asking { settings, told }, kept } = self;
+        loop {
+            let (request, _) = kept.as_mut().expect(ONCE);
+            let next = if let Some(gathering) = facts {
+                let gathered = ready!(gathering.as_mut().poll(context));
+                *facts = None;
+                ask(settings, request, gathered)
+            } else {
+                let answer = ready!(Pin::new(told.as_mut().expect(ONCE)).poll(context));
+                *told = None;
+                match answer {
+                    Ok(answer) => admit(settings, answer, request),
+                    Err(error) => Err(refused(settings, &Refusal::Store(error), request)),
+                }
+            };
+            match next {
+                Ok(after) => {
+                    let (request, mut inner) = kept.take().expect(ONCE);
+                    return Poll::Ready(State::Running { future: inner.call(request), after });
+                }
+                Err(Halt::Refused(response)) => return Poll::Ready(State::Refused { response }),
+                Err(Halt::Waits(_, asked)) => *told = asked,
+            }
+        }
+    }
+}
+
+impl<I, S, Q, K> fmt::Debug for ResponseFuture<I, S, Q, K>
 where
     I: Service<Request<Q>>,
     S: Store,

@@ -1,21 +1,21 @@
 //! The settings of a rate limit over HTTP, and deciding by them: a request's facts become a hit, the answer a stake or a refusal. It knows no
 //! service, no body and no framework, so that each of those can have its own middleware of these.
 
-use std::{fmt, future::Future, pin::Pin, sync::Arc};
+use std::{borrow::Cow, fmt, future::Future, pin::Pin, sync::Arc};
 
 use smallvec::SmallVec;
-use tidegate::{Decision, Held, Hit, Limiter, Memory, Store, StoreError};
+use tidegate::{Decision, Held, Hit, Limiter, Memory, Receipt, Store};
 
 use crate::{
     Correction, Dialect, Fact, Refusal, Request, Settle, Stake, Tower,
-    key::{Kind, address_text},
+    key::{AddressText, Kind},
     stake::Claim,
 };
 
 /// A framework's types, which is what settings are told of its requests and responses.
 pub trait Http: 'static {
     /// The head of a request.
-    type Request: Request;
+    type Request: Request + ?Sized;
     /// The head of a response.
     type Response: 'static;
     /// What a [custom denial](RateLimit::denial) is.
@@ -52,7 +52,7 @@ struct Settings<S: Store, H: Http> {
     dialect: Dialect,
 }
 
-struct Key<Q> {
+struct Key<Q: ?Sized> {
     name: Arc<str>,
     fact: Arc<Fact<Q>>,
     is_required: bool,
@@ -203,39 +203,47 @@ impl<S: Store, H: Http> RateLimit<S, H> {
     }
 
     /// Asks the limiter about a request. `gathered` is what [`gather`](Self::gather) has come to.
+    #[inline]
     pub fn ask(&self, request: &H::Request, gathered: Gathered) -> Asked<S> {
         if self.skips(request) {
             return Asked::Skipped;
         }
         let mut gathered = gathered.into_iter();
-        let mut values = SmallVec::<[(&str, Value<'_>); 2]>::new();
-        for Key { name, fact, is_required } in &self.0.keys {
-            let value = match &fact.0 {
-                Kind::Address(proxies) => {
-                    let lines = proxies.header().map(|name| request.header_lines(name));
-                    match proxies.client(request.peer(), lines.into_iter().flatten()) {
-                        Some(address) => Some(Value::Address(address_text(address))),
-                        None => return Asked::Refused(Refusal::NoAddress),
-                    }
-                }
-                Kind::Now(fact) => fact(request).map(Value::Fact),
-                Kind::Late(_) => gathered.next().flatten().map(|value| Value::Fact(value.into())),
+        // One key is the usual case.
+        if let [key] = self.0.keys.as_slice() {
+            let mut text = AddressText::default();
+            return match key.value(request, &mut gathered, &mut text) {
+                Ok(Some(value)) => self.hold(Hit::from((&*key.name, &*value)), request),
+                Ok(None) => self.hold(Hit::new(), request),
+                Err(refusal) => Asked::Refused(refusal),
             };
-            match value {
-                Some(value) => values.push((name, value)),
-                None if *is_required => return Asked::Refused(Refusal::Missing(name.to_string())),
-                None => {}
+        }
+        let mut texts: SmallVec<[AddressText; 2]> = self.0.keys.iter().map(|_| AddressText::default()).collect();
+        let mut values = SmallVec::<[(&str, Cow<'_, [u8]>); 4]>::new();
+        for (key, text) in self.0.keys.iter().zip(&mut texts) {
+            match key.value(request, &mut gathered, text) {
+                Ok(Some(value)) => values.push((&key.name, value)),
+                Ok(None) => {}
+                Err(refusal) => return Asked::Refused(refusal),
             }
         }
-        let mut hit = Hit::new();
-        for (name, value) in &values {
-            hit = hit.attribute(name, value.bytes());
-        }
+        let hit = values.iter().fold(Hit::new(), |hit, (name, value)| hit.attribute(name, value));
+        self.hold(hit, request)
+    }
+
+    #[inline(always)]
+    fn hold(&self, mut hit: Hit<'_>, request: &H::Request) -> Asked<S> {
         if let Some(cost) = &self.0.cost {
             hit = hit.cost(cost(request));
         }
-        match S::now(self.0.limiter.hold(hit)) {
-            Ok(held) => Asked::Answered(Answer::new(held)),
+        let limiter = &self.0.limiter;
+        let answer = if limiter.gives_leases() {
+            S::map(limiter.hold(hit), Answer::held)
+        } else {
+            S::map(limiter.check(hit), Answer::decided)
+        };
+        match S::now(answer) {
+            Ok(answer) => Asked::Answered(answer),
             Err(told) => Asked::Asking(told),
         }
     }
@@ -244,25 +252,24 @@ impl<S: Store, H: Http> RateLimit<S, H> {
     ///
     /// # Errors
     /// When it is not to reach the service.
-    pub fn admit(&self, told: Result<Answer<S>, StoreError>, request: &H::Request) -> Result<Stake<S>, Refusal> {
-        let Answer { mut decision, held } = told.map_err(Refusal::Store)?;
+    #[inline]
+    pub fn admit(&self, mut answer: Answer<S>, request: &H::Request) -> Result<Stake<S>, Refusal> {
         if let Some(hook) = &self.0.on_decision {
-            hook(&decision, request);
+            hook(&answer.decision, request);
         }
-        if !decision.is_allowed() {
+        if !answer.decision.is_allowed() {
             #[cfg(feature = "tracing")]
-            trace(&decision);
-            return Err(Refusal::Denied(decision));
+            trace(&answer.decision);
+            return Err(Refusal::Denied(answer.decision));
         }
-        let claim = if self.0.charge_if.is_some() || self.0.settle_with.is_some() || self.0.settle_by_handler {
-            let receipt = Arc::get_mut(&mut decision).and_then(Decision::take_receipt);
+        let claim = (self.judges() || self.0.settle_by_handler).then(|| {
+            let receipt = answer.take_receipt();
             let settle = self.0.settle_by_handler.then(Settle::default);
             let limiter = self.0.limiter.clone();
-            Some(Box::new(Claim { limiter, receipt, settle, is_provisional: self.0.charge_if.is_some() }))
-        } else {
-            None
-        };
-        Ok(Stake::new(&self.0.limiter, decision, held, claim))
+            Box::new(Claim { limiter, receipt, settle, is_provisional: self.0.charge_if.is_some() })
+        });
+        let Answer { decision, held } = answer;
+        Ok(Stake::new(&self.0.limiter, decision, held.filter(|held| held.has_leases()), claim))
     }
 
     /// What a response means for what was charged; to be awaited before the response goes on, so that who has read it finds it done.
@@ -278,11 +285,11 @@ impl<S: Store, H: Http> RateLimit<S, H> {
     }
 
     /// Gives back what was charged for a request that has gone before it was answered.
-    pub fn abandon(&self, told: S::Told<Held<S>>) {
+    pub fn abandon(&self, told: S::Told<Answer<S>>) {
         let limiter = self.0.limiter.clone();
         self.0.limiter.detach(async move {
-            if let Ok(mut held) = told.await
-                && let Some(receipt) = held.take_receipt()
+            if let Ok(mut answer) = told.await
+                && let Some(receipt) = answer.take_receipt()
             {
                 drop(Correction::new(limiter, receipt, None)); // goes on by itself
             }
@@ -317,25 +324,28 @@ pub enum Asked<S: Store> {
     Refused(Refusal),
     /// The answer, which is for [`RateLimit::admit`]: in memory it is there at once.
     Answered(Answer<S>),
-    /// It is awaited: then it is an [`Answer`], or for [`RateLimit::abandon`].
-    Asking(S::Told<Held<S>>),
+    /// It is awaited: then it is for [`RateLimit::admit`] too, or for [`RateLimit::abandon`].
+    Asking(S::Told<Answer<S>>),
 }
 
 /// What the limiter has answered. Small, because a request that is served in memory takes about as long as to copy it a few times.
 pub struct Answer<S: Store> {
     decision: Arc<Decision>,
-    /// Where there are leases, or where some may have been given.
+    /// Where there are policies that give leases.
     held: Option<Box<Held<S>>>,
 }
 
 impl<S: Store> Answer<S> {
-    /// What was held.
-    pub fn new(held: Held<S>) -> Self {
-        if held.is_allowed() && !held.has_leases() {
-            Self { decision: Arc::new(held.into_decision()), held: None }
-        } else {
-            Self { decision: Arc::new(held.decision().clone()), held: Some(Box::new(held)) }
-        }
+    fn decided(decision: Decision) -> Self {
+        Self { decision: Arc::new(decision), held: None }
+    }
+
+    fn held(held: Held<S>) -> Self {
+        Self { decision: Arc::new(held.decision().clone()), held: Some(Box::new(held)) }
+    }
+
+    fn take_receipt(&mut self) -> Option<Receipt> {
+        Arc::get_mut(&mut self.decision)?.take_receipt()
     }
 }
 
@@ -344,21 +354,32 @@ pub type Gathering = Pin<Box<dyn Future<Output = Gathered> + Send>>;
 /// In the order of the keys that are awaited.
 pub type Gathered = Vec<Option<Vec<u8>>>;
 
-enum Value<'q> {
-    Address(SmallVec<[u8; 40]>),
-    Fact(std::borrow::Cow<'q, [u8]>),
-}
-
-impl Value<'_> {
-    fn bytes(&self) -> &[u8] {
-        match self {
-            Self::Address(text) => text,
-            Self::Fact(fact) => fact,
+impl<Q: Request + ?Sized> Key<Q> {
+    /// Its value, if the request has one. `gathered`: what is awaited has come to, in the order of the keys. `text`: room for an address.
+    #[inline]
+    fn value<'q>(
+        &self,
+        request: &'q Q,
+        gathered: &mut std::vec::IntoIter<Option<Vec<u8>>>,
+        text: &'q mut AddressText,
+    ) -> Result<Option<Cow<'q, [u8]>>, Refusal> {
+        let value = match &self.fact.0 {
+            Kind::Address(proxies) => {
+                let lines = proxies.header().map(|name| request.header_lines(name));
+                let client = proxies.client(request.peer(), lines.into_iter().flatten()).ok_or(Refusal::NoAddress)?;
+                Some(Cow::Borrowed(text.write(client)))
+            }
+            Kind::Now(fact) => fact(request),
+            Kind::Late(_) => gathered.next().flatten().map(Cow::Owned),
+        };
+        match value {
+            None if self.is_required => Err(Refusal::Missing(self.name.to_string())),
+            value => Ok(value),
         }
     }
 }
 
-impl<Q> Clone for Key<Q> {
+impl<Q: ?Sized> Clone for Key<Q> {
     fn clone(&self) -> Self {
         Self { name: Arc::clone(&self.name), fact: Arc::clone(&self.fact), is_required: self.is_required }
     }

@@ -36,6 +36,11 @@ impl<S: Store> Stake<S> {
         &self.decision
     }
 
+    /// The decision alone, where nothing has to be seen to: no lease, and no charge that may yet be corrected.
+    pub(crate) fn into_decision(self) -> Result<Arc<Decision>, Self> {
+        if self.claim.is_none() && self.keeper.is_none() { Ok(self.decision) } else { Err(self) }
+    }
+
     /// The handle by which the actual cost is told, where there is something to settle.
     pub fn settle(&self) -> Option<&Settle> {
         self.claim.as_ref()?.settle.as_ref()

@@ -1,11 +1,13 @@
 //! The layer for tower: services of `http`'s requests and responses.
 
+use std::fmt;
+
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Response, header, request, response};
+use http::{HeaderMap, HeaderValue, Response, header, response};
 use tidegate::{Decision, Memory, Store};
 use tower_layer::Layer;
 
-use crate::{Dialect, Http, PROBLEM_JSON, RateLimit, Refusal, service::RateLimitService};
+use crate::{Dialect, Head, Http, PROBLEM_JSON, RateLimit, Refusal, Wrapped, service::RateLimitService};
 
 /// A rate limit for any service of `http` requests: axum, tonic, hyper. All that can be set is in [`RateLimit`].
 ///
@@ -26,9 +28,33 @@ pub type RateLimitLayer<S = Memory> = RateLimit<S, Tower>;
 pub enum Tower {}
 
 impl Http for Tower {
-    type Request = request::Parts;
+    type Request = Head;
     type Response = response::Parts;
     type Denial = Response<Bytes>;
+}
+
+/// A [`RateLimitLayer`] for services that answer with any type of body.
+pub struct AnyBody<S: Store = Memory>(RateLimitLayer<S>);
+
+impl<S: Store, I> Layer<I> for AnyBody<S> {
+    type Service = RateLimitService<I, S, Wrapped>;
+
+    fn layer(&self, inner: I) -> Self::Service {
+        RateLimitService::new(inner, self.0.clone())
+    }
+}
+
+impl<S: Store> Clone for AnyBody<S> {
+    /// The same settings and the same limiter.
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<S: Store> fmt::Debug for AnyBody<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("AnyBody").field(&self.0).finish()
+    }
 }
 
 impl<S: Store, I> Layer<I> for RateLimit<S, Tower> {
@@ -40,8 +66,30 @@ impl<S: Store, I> Layer<I> for RateLimit<S, Tower> {
 }
 
 impl<S: Store> RateLimit<S, Tower> {
+    /// The layer for services that answer with any type of body, and not with axum's or tonic's. Responses have a [`Body`](crate::Body) of it
+    /// then.
+    ///
+    /// ```
+    /// use std::convert::Infallible;
+    /// use bytes::Bytes;
+    /// use http::{Request, Response};
+    /// use http_body_util::Full;
+    /// use tidegate::{Limiter, Quota};
+    /// use tidegate_tower::{RateLimitLayer, header};
+    /// use tower::{Layer, service_fn};
+    ///
+    /// let hello = service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(Full::<Bytes>::from("hello"))));
+    /// let limiter = Limiter::in_memory(Quota::per_minute(100));
+    /// let service = RateLimitLayer::new(limiter).by(header("x-user")).any_body().layer(hello);
+    /// # fn is_a_service<Q, S: tower::Service<Q>>(_: S) {}
+    /// # is_a_service::<Request<()>, _>(service);
+    /// ```
+    pub fn any_body(self) -> AnyBody<S> {
+        AnyBody(self)
+    }
+
     /// The response to who is refused.
-    pub(crate) fn refuse(&self, refusal: &Refusal, request: &request::Parts) -> Response<Bytes> {
+    pub(crate) fn refuse(&self, refusal: &Refusal, request: &Head) -> Response<Bytes> {
         let mut response = self.custom_denial(refusal, request).unwrap_or_else(|| denial(refusal, request));
         if let Some(decision) = refusal.decision() {
             put(self.headers(), decision, response.headers_mut());
@@ -51,7 +99,7 @@ impl<S: Store> RateLimit<S, Tower> {
 }
 
 /// What is answered unless something else was set.
-fn denial(refusal: &Refusal, request: &request::Parts) -> Response<Bytes> {
+fn denial(refusal: &Refusal, request: &Head) -> Response<Bytes> {
     #[cfg(feature = "grpc")]
     if crate::grpc::is_grpc(request) {
         return crate::grpc::denial(refusal);

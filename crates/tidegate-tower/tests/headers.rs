@@ -97,3 +97,16 @@ fn the_window_of_a_bucket_is_what_it_takes_to_fill() {
     Dialect::Draft.each(&limiter.check("a"), |_, value| headers.push(String::from_utf8(value.to_vec()).unwrap()));
     assert_eq!(headers, [r#""api";q=25;w=3"#, r#""api";r=24;t=1"#]);
 }
+
+#[test]
+fn there_is_room_for_the_longest() {
+    let names = ["a", "b"].map(|name| name.repeat(47));
+    let at_once = |name: &String| Policy::concurrency(name, Quota::MAX, Duration::from_secs(60));
+    let limiter = Limiter::builder().policies(names.iter().map(at_once)).build().unwrap();
+    let mut told = Vec::new();
+    Dialect::Draft.each(&limiter.check("a"), |_, value| told.push(members(value)));
+    assert!(
+        told.iter().all(|members| members.len() == 2 && names.iter().zip(members).all(|(known, member)| known == name(member)))
+    );
+    assert_eq!(number(&told[0][1], "q"), Some(MAX));
+}

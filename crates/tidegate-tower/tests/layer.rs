@@ -13,15 +13,15 @@ use std::{
     time::Duration,
 };
 
-use axum::{Router, routing::get};
+use axum::{Router, body::Body, routing::get};
 use bytes::Bytes;
-use http::{Request, Response, StatusCode, request::Parts};
+use http::{Request, Response, StatusCode};
 use http_body::{Body as _, Frame};
 use http_body_util::{BodyExt, Full};
 use tidegate::{Decision, Hit, Limiter, ManualClock, Memory, Policy, Quota};
 use tidegate_tower::{
-    Dialect, Fact, Peer, Proxies, RateLimitLayer, Refusal, Reset, Settle, client_ip, client_ip_behind, extension, from_async_fn,
-    from_fn, header, path_parameter, route,
+    Dialect, Fact, Head, Peer, Proxies, RateLimitLayer, Refusal, Reset, Settle, client_ip, client_ip_behind, extension,
+    from_async_fn, from_fn, header, path_parameter, route,
 };
 use tower::{Layer, Service, ServiceExt, service_fn};
 
@@ -41,7 +41,7 @@ fn get_by(user: &str) -> Request<()> {
     Request::builder().header("x-user", user).body(()).unwrap()
 }
 
-async fn ok(_: Request<()>) -> Result<Response<Full<Bytes>>, Infallible> {
+async fn ok(_: Request<()>) -> Result<Response<Body>, Infallible> {
     Ok(Response::new("hello".into()))
 }
 
@@ -54,7 +54,7 @@ fn header_of<B>(response: &Response<B>, name: &str) -> Option<String> {
     response.headers().get(name).map(|value| value.to_str().unwrap().to_owned())
 }
 
-async fn body_of<B: http_body::Body<Data = Bytes, Error = Infallible>>(response: Response<B>) -> Bytes {
+async fn body_of<B: http_body::Body<Data = Bytes, Error: std::fmt::Debug>>(response: Response<B>) -> Bytes {
     response.into_body().collect().await.unwrap().to_bytes()
 }
 
@@ -108,6 +108,24 @@ async fn no_retry_where_no_wait_helps() {
     assert_eq!(problem["retry-after"], serde_json::Value::Null);
 }
 
+/// Services of any type of body, which is wrapped then.
+#[tokio::test]
+async fn any_body() {
+    let (limiter, _) = limiter([Policy::new("api", Quota::per_minute(1)), Policy::concurrency("at-once", 2, MINUTE)]);
+    let full = service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(Full::<Bytes>::from("hello"))));
+    let service = RateLimitLayer::new(limiter.clone()).by(header("x-user")).any_body().layer(full);
+    let first = service.clone().oneshot(get_by("a")).await.unwrap();
+    assert_eq!(first.body().size_hint().exact(), Some(5));
+    let denied = service.oneshot(get_by("a")).await.unwrap();
+    assert_eq!(denied.status(), 429);
+    let length = denied.body().size_hint().exact().unwrap();
+    assert_eq!(body_of(denied).await.len() as u64, length);
+    let held = || limiter.peek("a").outcomes().map(|outcome| outcome.used()).collect::<Vec<_>>();
+    assert_eq!(held(), [1, 1]);
+    assert_eq!(body_of(first).await, "hello");
+    assert_eq!(held(), [1, 0]);
+}
+
 #[tokio::test]
 async fn clones_of_layers_and_services_share_one_limiter() {
     let (limiter, _) = per_minute(3);
@@ -130,8 +148,8 @@ async fn facts() {
         request
     };
     let sent = |value: &[u8]| Request::builder().header("x-user", value).body(()).unwrap();
-    let host = |request: &Parts| request.uri.host().map(str::to_owned);
-    let late = move |request: &Parts| {
+    let host = |request: &Head| request.uri().host().map(str::to_owned);
+    let late = move |request: &Head| {
         let host = host(request);
         async move {
             tokio::task::yield_now().await;
@@ -176,7 +194,7 @@ async fn routes_and_path_parameters_of_axum() {
         let app = app(fact());
         let mut statuses = Vec::new();
         for path in ["/users/4%32", "/users/42", "/users/43", "/"] {
-            let request = Request::builder().uri(path).body(axum::body::Body::empty()).unwrap();
+            let request = Request::builder().uri(path).body(Body::empty()).unwrap();
             statuses.push(app.clone().oneshot(request).await.unwrap().status().as_u16());
         }
         assert_eq!(statuses, expected, "{name}");
@@ -260,12 +278,12 @@ async fn what_is_required_and_missing_is_refused() {
 #[tokio::test]
 async fn costs_and_skips() {
     let (limiter, _) = per_minute(10);
-    let cost = |request: &Parts| request.headers.get("x-cost").map_or(1, |cost| cost.to_str().unwrap().parse().unwrap());
+    let cost = |request: &Head| request.headers().get("x-cost").map_or(1, |cost| cost.to_str().unwrap().parse().unwrap());
     let layer = RateLimitLayer::new(limiter.clone())
         .by(header("x-user"))
         .cost(cost)
-        .skip_if(|request| request.uri.path() == "/health")
-        .skip_if(|request| request.method == "OPTIONS");
+        .skip_if(|request| request.uri().path() == "/health")
+        .skip_if(|request| request.method() == "OPTIONS");
     let service = layer.layer(service_fn(ok));
     let request = |method: &str, path: &str, cost: &str| {
         Request::builder().method(method).uri(path).header("x-user", "a").header("x-cost", cost).body(()).unwrap()
@@ -286,13 +304,13 @@ async fn costs_and_skips() {
 }
 
 /// Answers with the status that is asked for by header.
-async fn echo(request: Request<()>) -> Result<Response<Full<Bytes>>, std::io::Error> {
+async fn echo(request: Request<()>) -> Result<Response<Body>, std::io::Error> {
     let status = request.headers()["x-status"].to_str().unwrap().parse().unwrap();
     match status {
         1 => Err(std::io::Error::other("the service has failed")),
         2 => panic!("the service has panicked"),
         3 => pending().await,
-        _ => Ok(Response::builder().status(status).body(Full::default()).unwrap()),
+        _ => Ok(Response::builder().status(status).body(Body::default()).unwrap()),
     }
 }
 
@@ -343,10 +361,23 @@ async fn what_a_response_means_for_the_charge() {
 }
 
 #[tokio::test]
+async fn what_was_given_back_is_told_beside_leases() {
+    let policies = || [Policy::concurrency("at-once", 3, MINUTE), Policy::new("api", Quota::per_minute(5))];
+    let given_back = |layer: RateLimitLayer| layer.charge_if(|_| false);
+    let settled = |layer: RateLimitLayer| layer.settle_with(|_| Some(3));
+    for (rule, left) in [(given_back as fn(RateLimitLayer) -> RateLimitLayer, "r=5;t=0"), (settled, "r=2;t=60")] {
+        let (limiter, _) = limiter(policies());
+        let service = rule(RateLimitLayer::new(limiter).by(header("x-user"))).layer(service_fn(ok));
+        let response = service.oneshot(get_by("a")).await.unwrap();
+        assert_eq!(header_of(&response, "ratelimit").unwrap(), format!(r#""at-once";r=2, "api";{left}"#));
+    }
+}
+
+#[tokio::test]
 async fn requests_in_parallel_cannot_slip_by_charge_if() {
     let (limiter, _) = per_minute(2);
     let layer = RateLimitLayer::new(limiter).by(header("x-user")).charge_if(|response| response.status == 401);
-    let service = layer.layer(service_fn(|_: Request<()>| pending::<Result<Response<Full<Bytes>>, Infallible>>()));
+    let service = layer.layer(service_fn(|_: Request<()>| pending::<Result<Response<Body>, Infallible>>()));
     let mut calls: Vec<_> = (0..3).map(|_| Box::pin(service.clone().oneshot(get_by("a")))).collect();
     let waiting = calls.iter_mut().map(|call| poll(call.as_mut())).filter(Poll::is_pending).count();
     assert_eq!(waiting, 2);
@@ -368,7 +399,7 @@ async fn a_call_that_was_never_polled_holds_no_capacity() {
 async fn the_handler_settles_until_the_end_of_the_body() {
     let (limiter, _) = per_minute(100);
     let layer = RateLimitLayer::new(limiter.clone()).by(header("x-user")).cost(|_| 40).settle_by_handler();
-    let service = layer.layer(service_fn(|request: Request<()>| async move {
+    let service = layer.any_body().layer(service_fn(|request: Request<()>| async move {
         let settle = request.extensions().get::<Settle>().unwrap().clone();
         if request.headers()["x-user"] != "silent" {
             settle.at(5);
@@ -476,7 +507,7 @@ async fn a_lease_lasts_as_long_as_what_it_is_for() {
     let layer = RateLimitLayer::new(limiter.clone()).by(header("x-user"));
     let third = MINUTE / 3;
 
-    let service = layer.layer(service_fn(|_: Request<()>| pending::<Result<Response<Endless>, Infallible>>()));
+    let service = layer.clone().any_body().layer(service_fn(|_: Request<()>| pending::<Result<Response<Endless>, Infallible>>()));
     let mut call = Box::pin(service.oneshot(get_by("a")));
     for _ in 0..10 {
         assert!(poll(call.as_mut()).is_pending());
@@ -486,7 +517,7 @@ async fn a_lease_lasts_as_long_as_what_it_is_for() {
     drop(call);
     assert_eq!(places(&limiter), 1);
 
-    let service = layer.layer(service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(Endless)) }));
+    let service = layer.any_body().layer(service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(Endless)) }));
     let mut body = pin!(service.oneshot(get_by("a")).await.unwrap().into_body());
     for _ in 0..10 {
         let frame = poll_fn(|context| Poll::Ready(body.as_mut().poll_frame(context))).await;
@@ -503,7 +534,7 @@ async fn a_lease_lasts_as_long_as_what_it_is_for() {
 async fn a_sleeping_body_is_woken_to_renew() {
     let (limiter, clock) = at_once();
     let layer = RateLimitLayer::new(limiter.clone()).by(header("x-user"));
-    let service = layer.layer(service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(Endless)) }));
+    let service = layer.any_body().layer(service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(Endless)) }));
     let response = service.oneshot(get_by("a")).await.unwrap();
     let reader = tokio::spawn(response.into_body().collect());
     for _ in 0..6 {
@@ -519,8 +550,8 @@ async fn a_sleeping_body_is_woken_to_renew() {
 #[tokio::test]
 async fn a_denial_of_ones_own() {
     let (limiter, _) = per_minute(1);
-    let denial = |refusal: &Refusal, request: &Parts| {
-        let text = format!("{:?} {}", refusal.violated().collect::<Vec<_>>(), request.uri.path());
+    let denial = |refusal: &Refusal, request: &Head| {
+        let text = format!("{:?} {}", refusal.violated().collect::<Vec<_>>(), request.uri().path());
         Response::builder().status(420).header("retry-after", "7").body(text.into()).unwrap()
     };
     let service = RateLimitLayer::new(limiter).by(header("x-user")).denial(denial).layer(service_fn(ok));
@@ -537,7 +568,7 @@ async fn a_hook_sees_each_decision() {
     let (limiter, _) = per_minute(1);
     let (allowed, denied) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let counters = (Arc::clone(&allowed), Arc::clone(&denied));
-    let count = move |decision: &Decision, _: &Parts| {
+    let count = move |decision: &Decision, _: &Head| {
         let counter = if decision.is_allowed() { &counters.0 } else { &counters.1 };
         counter.fetch_add(1, Relaxed);
     };
@@ -606,7 +637,7 @@ async fn the_service_that_was_ready_is_called() {
         }
     }
     impl Service<Request<()>> for Careful {
-        type Response = Response<Full<Bytes>>;
+        type Response = Response<Body>;
         type Error = Infallible;
         type Future = std::future::Ready<Result<Self::Response, Infallible>>;
 
@@ -617,10 +648,10 @@ async fn the_service_that_was_ready_is_called() {
 
         fn call(&mut self, _: Request<()>) -> Self::Future {
             assert!(std::mem::take(&mut self.is_ready));
-            std::future::ready(Ok(Response::new(Full::default())))
+            std::future::ready(Ok(Response::new(Body::default())))
         }
     }
-    for fact in [header("x-user"), from_async_fn(|_: &Parts| async { Some("a") })] {
+    for fact in [header("x-user"), from_async_fn(|_: &Head| async { Some("a") })] {
         let mut service = RateLimitLayer::new(per_minute(5).0).by(fact).layer(Careful { is_ready: false });
         for _ in 0..3 {
             let response = service.ready().await.unwrap().call(get_by("a")).await.unwrap();

@@ -9,9 +9,8 @@ use std::{
     time::Duration,
 };
 
-use bytes::Bytes;
+use axum::body::Body;
 use http::{Request, Response};
-use http_body_util::Full;
 use tidegate::{Decision, Limiter, OnStoreError, Policy, Quota, Redis, Source};
 use tidegate_testkit::Server;
 use tidegate_tower::{RateLimitLayer, header};
@@ -23,7 +22,7 @@ fn get_by(user: &str) -> Request<()> {
     Request::builder().header("x-user", user).body(()).unwrap()
 }
 
-async fn ok(_: Request<()>) -> Result<Response<Full<Bytes>>, Infallible> {
+async fn ok(_: Request<()>) -> Result<Response<Body>, Infallible> {
     Ok(Response::new("hello".into()))
 }
 
@@ -110,7 +109,7 @@ async fn what_charge_if_has_not_judged_is_given_back_by_a_task() {
     let limiter = limiter(&server, [five()]);
     until_used(&limiter, [0]).await;
     let layer = RateLimitLayer::new(limiter.clone()).by(header("x-user")).charge_if(|response| response.status == 401);
-    let service = layer.layer(service_fn(|_: Request<()>| pending::<Result<Response<Full<Bytes>>, Infallible>>()));
+    let service = layer.layer(service_fn(|_: Request<()>| pending::<Result<Response<Body>, Infallible>>()));
     let call = tokio::spawn(service.oneshot(get_by("a")));
     until_used(&limiter, [1]).await;
     call.abort();
@@ -130,7 +129,7 @@ async fn a_refund_is_tried_again() {
     let limiter = Limiter::builder().policy(five()).store(store).build().unwrap();
     until_used(&limiter, [0]).await;
     let layer = RateLimitLayer::new(limiter.clone()).by(header("x-user")).charge_if(|response| response.status == 401);
-    let service = layer.layer(service_fn(|_: Request<()>| pending::<Result<Response<Full<Bytes>>, Infallible>>()));
+    let service = layer.layer(service_fn(|_: Request<()>| pending::<Result<Response<Body>, Infallible>>()));
     let call = tokio::spawn(service.oneshot(get_by("a")));
     until_used(&limiter, [1]).await;
     server.freeze();

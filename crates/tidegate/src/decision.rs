@@ -157,6 +157,34 @@ impl Decision {
         (first && !charges.is_empty()).then(|| Receipt::new(origin, charges))
     }
 
+    /// The same, with what `newer` says of the keys that both are about: how all of them stand after a refund or a settlement, which tells only
+    /// of what it has corrected.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tidegate::{Limiter, Policy, Quota};
+    ///
+    /// let limiter = Limiter::builder()
+    ///     .policy(Policy::new("rate", Quota::per_minute(10)))
+    ///     .policy(Policy::concurrency("at-once", 3, Duration::from_secs(60)))
+    ///     .build()?;
+    /// let mut decision = limiter.check("user:42");
+    /// let refunded = limiter.refund(decision.take_receipt().expect("it was charged"));
+    /// let left: Vec<u64> = decision.updated(&refunded).outcomes().map(|outcome| outcome.remaining()).collect();
+    /// assert_eq!(left, [10, 2]);
+    /// # Ok::<(), tidegate::ConfigError>(())
+    /// ```
+    pub fn updated(&self, newer: &Self) -> Self {
+        let mut updated = self.clone();
+        for record in updated.first.iter_mut().chain(updated.more.iter_mut().flatten()) {
+            let same = |newer: &&Record| newer.ask.key == record.ask.key && newer.label.name() == record.label.name();
+            if let Some(newer) = newer.records().find(same) {
+                *record = *newer;
+            }
+        }
+        updated
+    }
+
     /// One sentence: which policy denied which key, how much was used, and when to come back.
     pub fn explain(&self) -> impl fmt::Display {
         struct Sentence<'d>(&'d Decision);

@@ -114,7 +114,15 @@ impl<'a> From<&'a String> for Hit<'a> {
 impl<'a> From<&'a [u8]> for Hit<'a> {
     #[inline]
     fn from(key: &'a [u8]) -> Self {
-        Self { first: Some((KEY, key)), more: SmallVec::new(), cost: 1 }
+        Self::from((KEY, key))
+    }
+}
+
+impl<'a> From<(&'a str, &'a [u8])> for Hit<'a> {
+    /// One attribute: its name and its value.
+    #[inline]
+    fn from(attribute: (&'a str, &'a [u8])) -> Self {
+        Self { first: Some(attribute), more: SmallVec::new(), cost: 1 }
     }
 }
 

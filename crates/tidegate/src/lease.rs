@@ -38,11 +38,6 @@ pub(crate) fn number(hit: &Hit<'_>, key: &Key, digester: &Digester) -> u64 {
 }
 
 impl PolicySet {
-    /// Whether any of its policies does.
-    fn gives_leases(&self) -> bool {
-        self.policies.iter().any(|prepared| prepared.policy.algorithm == Algorithm::Concurrency)
-    }
-
     /// The leases that a hit is about.
     fn leases(&self, hit: &Hit<'_>, digester: &Digester) -> Vec<Lease> {
         let lease = |stance| match stance {
@@ -87,7 +82,7 @@ impl<S: Store> Limiter<S> {
     /// given is released: a [named](Hit::lease) lease that was held before stays.
     pub fn hold<'h>(&self, hit: impl Into<Hit<'h>>) -> S::Reply<Held<S>> {
         let hit = hit.into();
-        if !self.inner.set.load().gives_leases() {
+        if !self.gives_leases() {
             // The usual case: a check. A lease that a policy gives which has come this very moment ends by itself.
             return S::map(self.check(hit), |decision| Held { decision, grip: None });
         }
@@ -107,6 +102,12 @@ impl<S: Store> Limiter<S> {
             }
             Held { decision, grip: Some(grip) }
         })
+    }
+
+    /// Whether any policy in force is of [`concurrency`](crate::Policy::concurrency). Where none is, [`hold`](Self::hold) is a check.
+    #[inline]
+    pub fn gives_leases(&self) -> bool {
+        if self.is_newest() { self.set.gives_leases } else { self.inner.set.load().gives_leases }
     }
 
     /// Makes the leases of a hit last for another time to live from now; the hit names them by its [`lease`](Hit::lease). False where an

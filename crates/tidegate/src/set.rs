@@ -30,6 +30,8 @@ pub(crate) struct PolicySet {
     /// Indices of policies in the order in which their tables are locked: that of the tables' making, whatever sets
     /// they have been in since, so that decisions under an old and a new set cannot wait for each other.
     order: Vec<u16>,
+    /// Whether any of its policies does.
+    pub(crate) gives_leases: bool,
     /// The same policies with this instance's share of their quotas, for when the store does not answer.
     pub(crate) local: Option<Arc<PolicySet>>,
 }
@@ -113,7 +115,8 @@ impl PolicySet {
         let mut order: Vec<u16> = (0..policies.len() as u16).collect();
         order.sort_by_key(|index| policies[usize::from(*index)].table.made());
         let version = making.old.map_or(0, |old| old.version + 1);
-        Ok(Self { version, policies, order, local })
+        let gives_leases = policies.iter().any(|prepared| prepared.policy.algorithm == Algorithm::Concurrency);
+        Ok(Self { version, policies, order, gives_leases, local })
     }
 
     /// The policy and its ask, if it is the only one and a simple one, and applies.
@@ -177,7 +180,7 @@ impl PolicySet {
         let mut policies = self.policies.clone();
         policies.iter_mut().filter(|prepared| prepared.has_long_past()).for_each(|prepared| prepared.past.clear());
         let local = self.local.as_ref().map(|local| Arc::new(local.without_long_pasts()));
-        Self { version: self.version + 1, policies, order: self.order.clone(), local }
+        Self { version: self.version + 1, policies, order: self.order.clone(), gives_leases: self.gives_leases, local }
     }
 
     /// When a charge can give nothing back any more. Under other terms than now it gives nothing anyway.

@@ -17,7 +17,7 @@ use crate::{
 impl PolicySet {
     /// A set to be replaced at once.
     pub(crate) fn saved(policies: Vec<Prepared>) -> Self {
-        Self { version: 0, policies, order: Vec::new(), local: None }
+        Self { version: 0, policies, order: Vec::new(), gives_leases: false, local: None }
     }
 }
 
