@@ -25,7 +25,7 @@ fn file(limit: u64, dialect: &str) -> String {
 /// `TIDEGATE_RELOADS` of them, 200 unless set.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_request_fails_while_the_file_changes() {
-    const LEAST: u64 = 1_000_000;
+    const LEAST: u64 = 1_000_000_000;
     let reloads: u64 = env::var("TIDEGATE_RELOADS").map_or(200, |count| count.parse().expect("a number"));
     let running = Running::start(&file(LEAST, "draft")).await;
     let path = running.folder.path().join("tidegate.toml");
