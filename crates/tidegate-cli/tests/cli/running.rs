@@ -55,8 +55,13 @@ impl Running {
     }
 
     /// The exit code.
-    pub(crate) fn end(mut self, signal: Signal) -> Option<i32> {
+    pub(crate) fn end(self, signal: Signal) -> Option<i32> {
         self.signal(signal);
+        self.ended()
+    }
+
+    /// The exit code of one that was told to end.
+    pub(crate) fn ended(mut self) -> Option<i32> {
         let _ = self.output.read_line(&mut self.greeting);
         self.process.wait().expect("it ends").code()
     }

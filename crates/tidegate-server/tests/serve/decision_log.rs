@@ -90,7 +90,7 @@ async fn what_is_recorded_follows_the_file() {
     let mut config = running.server.config();
     // A file that cannot be written refuses the whole configuration.
     fs::write(&path, file("all", &folder.path().join("none/decisions.log"), "")).expect("written");
-    tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+    running.until_counted("tidegate_config_reloads_total{result=\"failed\"} 1").await;
     fs::write(&path, file("all", &log, "")).expect("written");
     config.changed().await.expect("it is served");
     client.get("/v1/check?user=b").await;

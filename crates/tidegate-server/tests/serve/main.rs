@@ -14,10 +14,14 @@ mod stopping;
 mod traces;
 mod wrong;
 
-use std::fs;
+use std::{
+    fs,
+    time::{Duration, Instant},
+};
 
 use tempfile::TempDir;
 use tidegate_server::{config::Sources, serve::Server};
+use tokio::time::sleep;
 
 /// A server that serves this file, at a port of its own.
 struct Running {
@@ -40,6 +44,15 @@ impl Running {
 
     async fn admin(&self) -> client::Client {
         client::Client::connect(self.server.admin().expect("it listens")).await
+    }
+
+    /// Waits until that line is among the metrics.
+    async fn until_counted(&self, line: &str) {
+        let (mut admin, deadline) = (self.admin().await, Instant::now() + Duration::from_secs(30));
+        while !admin.admin("GET /metrics", &[], "").await.body.lines().any(|known| known == line) {
+            assert!(Instant::now() < deadline, "not counted: {line}");
+            sleep(Duration::from_millis(5)).await;
+        }
     }
 
     async fn client(&self) -> client::Client {

@@ -51,8 +51,9 @@ async fn who_says_nothing_holds_nobody_up_longer_than_the_grace_time() {
     assert_eq!(late.get("/v1/check").await.status, 200);
 
     let started = Instant::now();
+    let address = running.server.http();
     let stopping = tokio::spawn(running.server.stop());
-    tokio::time::sleep(Duration::from_millis(50)).await;
+    while tokio::net::TcpStream::connect(address).await.is_ok() {}
     // What was on its way is answered.
     let reply = late.get("/v1/check").await;
     assert_eq!((reply.status, reply.header("connection")), (200, Some("close")));
