@@ -15,11 +15,12 @@ use tokio::{
 };
 
 use super::{
-    StartError, accept,
+    StartError,
     admin::{Admin, Administration, Entry},
     decision_log::DecisionLog,
     gate::Gate,
     http::Http,
+    http1,
     metrics::Metrics,
     policies::Policies,
     recorder::{Recorder, Times},
@@ -94,7 +95,6 @@ impl Direct {
                 store: |redis| Some(redis.status()),
                 reloads: Box::new(|| Reloads { ok: 0, failed: 0 }),
                 stopping,
-                patience: *limits.header_timeout,
             }),
             limits,
             stop,
@@ -111,9 +111,9 @@ impl Direct {
         self.pipe(Admin { shared: Arc::clone(&self.administration), peer: NOBODY })
     }
 
-    fn pipe(&self, service: impl accept::Service) -> DuplexStream {
+    fn pipe(&self, service: impl http1::Service) -> DuplexStream {
         let (ours, theirs) = duplex(PIPE_BYTES);
-        tokio::spawn(accept::connection(accept::http(&self.limits), ours, service, self.stop.subscribe()));
+        tokio::spawn(http1::serve(ours, *self.limits.header_timeout, service, self.stop.subscribe()));
         theirs
     }
 

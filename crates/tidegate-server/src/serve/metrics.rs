@@ -4,9 +4,6 @@
 use std::{borrow::Cow, collections::HashMap, sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
-use bytes::Bytes;
-use http_body_util::Full;
-use hyper::{Request, Response, body::Incoming};
 use prometheus_client::{
     encoding::text::{encode_eof, encode_registry},
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram, info::Info},
@@ -14,7 +11,10 @@ use prometheus_client::{
 };
 use tidegate::{Decision, Outcome, Source, Status, StoreError};
 
-use super::{accept::Service, recorder::FrontEnd};
+use super::{
+    http1::{Head, Request, Response, Service},
+    recorder::FrontEnd,
+};
 use crate::{config::PolicyTable, reload::Reloads};
 
 type Labels<const N: usize> = [(&'static str, Cow<'static, str>); N];
@@ -220,7 +220,11 @@ impl Drop for Open {
 }
 
 impl<V: Service> Service for Connected<V> {
-    fn answer(&self, request: Request<Incoming>) -> impl Future<Output = Response<Full<Bytes>>> + Send {
-        self.service.answer(request)
+    fn max_body_bytes(&self, head: &Head<'_>) -> Option<usize> {
+        self.service.max_body_bytes(head)
+    }
+
+    fn answer(&self, request: &Request<'_>, response: &mut Response) -> impl Future<Output = ()> + Send {
+        self.service.answer(request, response)
     }
 }

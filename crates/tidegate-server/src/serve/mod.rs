@@ -23,6 +23,7 @@ mod direct;
 mod gate;
 mod greeting;
 mod http;
+mod http1;
 mod metrics;
 mod note;
 mod policies;
@@ -237,7 +238,6 @@ impl Server {
                 store,
                 reloads: Box::new(reload.counter()),
                 stopping: stopped,
-                patience: *limits.header_timeout,
             });
             tokio::spawn(async move {
                 let service = |peer| {

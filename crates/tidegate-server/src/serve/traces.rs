@@ -3,7 +3,6 @@
 
 use std::{env, time::Duration};
 
-use hyper::{HeaderMap, Method, Response, header::HeaderName, http::request::Parts};
 use opentelemetry::{
     Context, KeyValue,
     context::FutureExt as _,
@@ -19,7 +18,10 @@ use opentelemetry_sdk::{
 use tidegate::{Decision, StoreError};
 use tracing::warn;
 
-use super::recorder::{Asked, FrontEnd};
+use super::{
+    http1::{Head, Response},
+    recorder::{Asked, FrontEnd},
+};
 use crate::config::{Problem, Telemetry};
 
 /// How long spans may take to the collector, and the last ones when the server stops.
@@ -58,10 +60,10 @@ impl Traces {
 
     /// The span of a request, where there are any; the client's own is its parent. Its route is none of the client's words.
     #[inline]
-    pub(crate) fn begin(&self, head: &Parts, route: impl FnOnce() -> &'static str) -> Option<Span> {
+    pub(crate) fn begin(&self, head: &Head<'_>, route: impl FnOnce() -> &'static str) -> Option<Span> {
         let On { tracer, .. } = self.0.as_ref()?;
-        let parent = TraceContextPropagator::new().extract_with_context(&Context::new(), &Headers(&head.headers));
-        let (route, method) = (route(), known(&head.method));
+        let parent = TraceContextPropagator::new().extract_with_context(&Context::new(), &Headers(head));
+        let (route, method) = (route(), known(head.method));
         let attributes = [KeyValue::new("http.request.method", method), KeyValue::new("http.route", route)];
         let builder = tracer.span_builder(route).with_kind(SpanKind::Server).with_attributes(attributes);
         Some(Span(parent.with_span(builder.start_with_context(tracer, &parent))))
@@ -96,14 +98,13 @@ pub(crate) struct Span(Context);
 
 impl Span {
     /// Ends when there is a response, or nobody waits for it any more.
-    pub(crate) async fn around<B>(self, respond: impl Future<Output = Response<B>>) -> Response<B> {
-        let response = respond.with_context(self.0.clone()).await;
-        let (span, status) = (self.0.span(), response.status());
+    pub(crate) async fn around<'r>(self, respond: impl Future<Output = &'r mut Response>) {
+        let status = respond.with_context(self.0.clone()).await.status;
+        let span = self.0.span();
         span.set_attribute(KeyValue::new("http.response.status_code", i64::from(status.as_u16())));
         if status.is_server_error() {
             span.set_status(Status::error(""));
         }
-        response
     }
 }
 
@@ -126,23 +127,23 @@ fn facts(front_end: FrontEnd, asked: Asked, told: &Result<Decision, StoreError>)
 }
 
 /// A client may make methods up.
-fn known(method: &Method) -> &'static str {
-    match *method {
-        Method::GET => "GET",
-        Method::POST => "POST",
-        Method::HEAD => "HEAD",
+fn known(method: &str) -> &'static str {
+    match method {
+        "GET" => "GET",
+        "POST" => "POST",
+        "HEAD" => "HEAD",
         _ => "_OTHER",
     }
 }
 
-struct Headers<'h>(&'h HeaderMap);
+struct Headers<'r, 'b>(&'r Head<'b>);
 
-impl Extractor for Headers<'_> {
+impl Extractor for Headers<'_, '_> {
     fn get(&self, name: &str) -> Option<&str> {
-        self.0.get(name)?.to_str().ok()
+        self.0.text(name)
     }
 
     fn keys(&self) -> Vec<&str> {
-        self.0.keys().map(HeaderName::as_str).collect()
+        self.0.names().collect()
     }
 }

@@ -1,10 +1,10 @@
 //! Who may do what: tokens, and whether a browser was talked into asking.
 
-use hyper::{HeaderMap, StatusCode, header};
+use http::StatusCode;
 
 use crate::{
     config::{Admin, Problem as ConfigProblem, secret},
-    serve::http::problem::Problem,
+    serve::{http::problem::Problem, http1::Head},
 };
 
 /// What somebody may do; each may do what those before may.
@@ -34,8 +34,8 @@ impl Access {
     }
 
     /// Refuses who asks for less than it may not.
-    pub(crate) fn grant(&self, headers: &HeaderMap, needed: Role) -> Result<Role, Problem> {
-        let role = self.role(headers);
+    pub(crate) fn grant(&self, head: &Head<'_>, needed: Role) -> Result<Role, Problem> {
+        let role = self.role(head);
         match role {
             Some(role) if role >= needed => Ok(role),
             Some(Role::Read) => Err(Problem::new(
@@ -47,12 +47,12 @@ impl Access {
         }
     }
 
-    fn role(&self, headers: &HeaderMap) -> Option<Role> {
+    fn role(&self, head: &Head<'_>) -> Option<Role> {
         if self.read.is_none() && self.write.is_none() {
             // Only this machine can reach it.
             return Some(Role::Write);
         }
-        let (scheme, token) = headers.get(header::AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
+        let (scheme, token) = head.text("authorization")?.split_once(' ')?;
         if !scheme.eq_ignore_ascii_case("bearer") {
             return None;
         }
@@ -65,10 +65,10 @@ impl Access {
     }
 
     /// Refuses requests of pages that came from elsewhere: whose name was pointed here (`Host`), or that ask across sites (`Origin`).
-    pub(crate) fn admit(&self, headers: &HeaderMap) -> Result<(), Problem> {
+    pub(crate) fn admit(&self, head: &Head<'_>) -> Result<(), Problem> {
         let refused = |detail| Err(Problem::new(StatusCode::FORBIDDEN, detail));
-        let mut hosts = headers.get_all(header::HOST).iter();
-        let host = hosts.next().and_then(|host| host.to_str().ok()).filter(|_| hosts.next().is_none());
+        let mut hosts = head.all("host");
+        let host = hosts.next().and_then(|host| str::from_utf8(host).ok()).filter(|_| hosts.next().is_none());
         let Some(host) = host.filter(|host| self.knows(host)) else {
             return refused("The Host is not known here; use an address or localhost, or name it in admin.allowed_hosts.");
         };
@@ -76,7 +76,7 @@ impl Access {
             let site = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
             site.is_some_and(|site| site.eq_ignore_ascii_case(host))
         };
-        if headers.get_all(header::ORIGIN).iter().any(|origin| !origin.to_str().is_ok_and(is_ours)) {
+        if head.all("origin").any(|origin| !str::from_utf8(origin).is_ok_and(is_ours)) {
             return refused("The Origin is another site.");
         }
         Ok(())

@@ -5,16 +5,9 @@ mod access;
 mod policies;
 mod routes;
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{net::SocketAddr, sync::Arc};
 
-use bytes::Bytes;
-use http_body_util::Full;
-use hyper::{
-    HeaderMap, Request, Response, StatusCode,
-    body::Incoming,
-    header,
-    http::{HeaderValue, request::Parts},
-};
+use http::StatusCode;
 use serde::Serialize;
 use serde_json::{Value, json};
 use tidegate::{ConfigError, Outcome, Status, Store};
@@ -24,15 +17,15 @@ use tracing::info;
 
 use self::{
     access::{Access, Role},
-    routes::{Endpoint, Lost},
+    routes::{Endpoint, Lost, Route},
 };
 use super::{
-    accept::Service,
     denials,
     http::{
         problem::Problem,
-        request::{self, Bounds, HitBody},
+        request::{self, HitBody},
     },
+    http1::{Head, Request, Response, Service},
     metrics::Gathered,
     note::harmless,
     policies::Policies,
@@ -44,8 +37,6 @@ use crate::{
     log::AUDIT,
     reload::Reloads,
 };
-
-type Body = Full<Bytes>;
 
 /// Policies may be many.
 const MAX_BODY_BYTES: usize = 1 << 20;
@@ -76,8 +67,6 @@ pub(crate) struct Administration<S: Store> {
     pub(crate) reloads: Box<dyn Fn() -> Reloads + Send + Sync>,
     /// Changes when the server is told to stop.
     pub(crate) stopping: watch::Receiver<()>,
-    /// How long a client may take to send a body.
-    pub(crate) patience: Duration,
 }
 
 /// What answers the requests of one connection.
@@ -87,39 +76,44 @@ pub(crate) struct Admin<S: Store> {
 }
 
 impl<S: Store> Admin<S> {
-    async fn respond(&self, head: &Parts, body: Incoming) -> Result<Response<Body>, Problem> {
-        let Administration { access, policies, recorder, .. } = &*self.shared;
-        access.admit(&head.headers)?;
-        let (route, name) = routes::find(&head.method, head.uri.path()).map_err(|lost| match lost {
+    /// Where a request goes, what follows the path, and who asks; before anything of its body is read.
+    fn enter<'h>(&self, head: &Head<'h>) -> Result<(&'static Route, &'h str, Role), Problem> {
+        let access = &self.shared.access;
+        access.admit(head)?;
+        let (route, name) = routes::find(head.method, head.path).map_err(|lost| match lost {
             Lost::Path => Problem::new(StatusCode::NOT_FOUND, "There is nothing here; see docs/admin.md."),
             Lost::Method(allow) => Problem::method(allow),
         })?;
-        let role = access.grant(&head.headers, route.role)?;
-        let query = head.uri.query().unwrap_or_default();
+        Ok((route, name, access.grant(head, route.role)?))
+    }
+
+    async fn respond(&self, request: &Request<'_>, response: &mut Response) -> Result<(), Problem> {
+        let Administration { policies, recorder, .. } = &*self.shared;
+        let (route, name, role) = self.enter(&request.head)?;
+        let query = request.head.query;
         match route.endpoint {
-            Endpoint::Health => Ok(text("ok\n", "text/plain")),
-            Endpoint::Readiness => Ok(self.readiness()),
+            Endpoint::Health => text("ok\n", "text/plain", response),
+            Endpoint::Readiness => self.readiness(response),
             Endpoint::Metrics => {
                 let gathered = Gathered { reloads: (self.shared.reloads)(), store: self.store() };
-                Ok(text(recorder.metrics.text(&gathered), "application/openmetrics-text; version=1.0.0; charset=utf-8"))
+                let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+                text(recorder.metrics.text(&gathered), kind, response);
             }
-            Endpoint::Policies => Ok(json(&policies::told(&policies.tables()))),
+            Endpoint::Policies => json(&policies::told(&policies.tables()), response),
             Endpoint::Replace => {
-                let tables = policies::read(&self.body(&head.headers, body).await?)?;
+                let tables = policies::read(request::body(request)?)?;
                 let count = tables.len();
                 policies.replace(tables).map_err(policies::wrong)?;
                 self.audit(role, "the policies were replaced", &format!("{count} policies"));
-                Ok(json(&policies::told(&policies.tables())))
+                json(&policies::told(&policies.tables()), response);
             }
             Endpoint::Change => {
-                let bytes = self.body(&head.headers, body).await?;
-                let changed = policies::change(policies, name, &bytes)?;
+                let changed = policies::change(policies, name, request::body(request)?)?;
                 self.audit(role, "a policy was changed", &changed.name);
-                Ok(json(&policies::shown(&changed)))
+                json(&policies::shown(&changed), response);
             }
             Endpoint::Reset => {
-                let bytes = self.body(&head.headers, body).await?;
-                let HitBody { attributes, cost } = request::json(&bytes)?;
+                let HitBody { attributes, cost } = request::json(request::body(request)?)?;
                 let decision = S::told(policies.limiter().reset(attributes.hit(cost))).await?;
                 let names: Vec<&str> = decision.outcomes().map(|outcome| outcome.policy()).collect();
                 self.audit(role, "a key was reset", &names.join(", "));
@@ -127,16 +121,16 @@ impl<S: Store> Admin<S> {
                     let (key, remaining) = (outcome.key().to_string(), outcome.remaining());
                     json!({ "policy": outcome.policy(), "key": key, "limit": outcome.limit(), "remaining": remaining })
                 };
-                Ok(json(&json!({ "keys": decision.outcomes().map(key).collect::<Vec<_>>() })))
+                json(&json!({ "keys": decision.outcomes().map(key).collect::<Vec<_>>() }), response);
             }
-            Endpoint::Inspect => self.inspect(query).await,
-            Endpoint::Top => self.top(query).await,
-            Endpoint::Denials => Ok(self.denials(parameter(query, "n").map_or(Ok(100), |n| number(n, denials::KEPT))?)),
+            Endpoint::Inspect => json(&self.inspect(query).await?, response),
+            Endpoint::Top => json(&self.top(query).await?, response),
+            Endpoint::Denials => {
+                let n = parameter(query, "n").map_or(Ok(100), |n| number(n, denials::KEPT))?;
+                self.denials(n, response);
+            }
         }
-    }
-
-    async fn body(&self, headers: &HeaderMap, body: Incoming) -> Result<Bytes, Problem> {
-        request::body(headers, body, Bounds { max_body_bytes: MAX_BODY_BYTES, time: self.shared.patience }).await
+        Ok(())
     }
 
     fn store(&self) -> Option<Status> {
@@ -144,17 +138,16 @@ impl<S: Store> Admin<S> {
     }
 
     /// A store that does not answer does not make a server unready: its policies say what is decided then.
-    fn readiness(&self) -> Response<Body> {
+    fn readiness(&self, response: &mut Response) {
         let is_stopping = self.shared.stopping.has_changed().unwrap_or(true);
         let store = if self.store().is_none_or(|status| status.is_up) { "up" } else { "degraded" };
-        let mut response = json(&json!({ "ready": !is_stopping, "store": store }));
+        json(&json!({ "ready": !is_stopping, "store": store }), response);
         if is_stopping {
-            *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+            response.status = StatusCode::SERVICE_UNAVAILABLE;
         }
-        response
     }
 
-    async fn inspect(&self, query: &str) -> Result<Response<Body>, Problem> {
+    async fn inspect(&self, query: &str) -> Result<Value, Problem> {
         let policy =
             parameter(query, "policy").ok_or_else(|| Problem::of("policy", "name a policy: ?policy=NAME&ATTRIBUTE=VALUE"))?;
         let rest = without(query, "policy");
@@ -164,17 +157,17 @@ impl<S: Store> Admin<S> {
         let fields: serde_json::Map<String, Value> =
             stored.fields.into_iter().map(|(name, number)| (name, number.into())).collect();
         let entries: Vec<Value> = stored.entries.iter().map(|entry| json!({ "at_us": entry.at, "cost": entry.cost })).collect();
-        Ok(json(&json!({
+        Ok(json!({
             "policy": stored.policy,
             "key": stored.key,
             "algorithm": stored.algorithm.name(),
             "fields": fields,
             "entries": entries,
             "lasts_ms": stored.lasts.as_micros().div_ceil(1000) as u64,
-        })))
+        }))
     }
 
-    async fn top(&self, query: &str) -> Result<Response<Body>, Problem> {
+    async fn top(&self, query: &str) -> Result<Value, Problem> {
         const MOST: usize = 100;
         let n = parameter(query, "n").map_or(Ok(10), |n| number(n, MOST))?;
         let names = match parameter(query, "policy") {
@@ -187,10 +180,10 @@ impl<S: Store> Admin<S> {
             let keys: Vec<Value> = ranked.iter().map(|one| json!({ "key": one.key, "denied": one.denied })).collect();
             told.push(json!({ "policy": name, "keys": keys }));
         }
-        Ok(json(&json!({ "policies": told })))
+        Ok(json!({ "policies": told }))
     }
 
-    fn denials(&self, n: usize) -> Response<Body> {
+    fn denials(&self, n: usize, response: &mut Response) {
         let tables = self.shared.policies.tables();
         let notes = self.shared.recorder.denials.latest(n);
         let attributes = |name| tables.iter().find(|table| Some(table.name.as_str()) == name).map(|table| table.key.clone());
@@ -199,7 +192,7 @@ impl<S: Store> Admin<S> {
         struct Latest<T> {
             denials: T,
         }
-        json(&Latest { denials })
+        json(&Latest { denials }, response);
     }
 
     /// Says who has changed what. Nothing of a hit is in it.
@@ -209,24 +202,27 @@ impl<S: Store> Admin<S> {
 }
 
 impl<S: Store> Service for Admin<S> {
-    async fn answer(&self, request: Request<Incoming>) -> Response<Body> {
-        let (head, body) = request.into_parts();
-        let mut response = self.respond(&head, body).await.unwrap_or_else(|problem| problem.response());
-        let headers = response.headers_mut();
-        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-        headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-        response
+    /// Who may not come in is told so, and what it sends is not kept.
+    fn max_body_bytes(&self, head: &Head<'_>) -> Option<usize> {
+        self.enter(head).is_ok().then_some(MAX_BODY_BYTES)
+    }
+
+    async fn answer(&self, request: &Request<'_>, response: &mut Response) {
+        response.header("cache-control", "no-store");
+        response.header("x-content-type-options", "nosniff");
+        if let Err(problem) = self.respond(request, response).await {
+            problem.put(response);
+        }
     }
 }
 
-fn json(value: &impl Serialize) -> Response<Body> {
-    text(harmless(value), "application/json")
+fn json(value: &impl Serialize, response: &mut Response) {
+    text(harmless(value), "application/json", response);
 }
 
-fn text(body: impl Into<Bytes>, kind: &'static str) -> Response<Body> {
-    let mut response = Response::new(Full::from(body.into()));
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
-    response
+fn text(body: impl AsRef<[u8]>, kind: &str, response: &mut Response) {
+    response.kind(kind);
+    response.body.extend_from_slice(body.as_ref());
 }
 
 fn unknown(error: ConfigError) -> Problem {

@@ -1,6 +1,6 @@
 //! Policies in JSON: the tables of the configuration, as they are written there.
 
-use hyper::StatusCode;
+use http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tidegate::Store;

@@ -1,7 +1,5 @@
 //! The table of what can be asked of the admin surface, and by whom.
 
-use hyper::Method;
-
 use super::access::Role::{self, Anyone, Read, Write};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,26 +17,26 @@ pub(crate) enum Endpoint {
 }
 
 pub(crate) struct Route {
-    method: Method,
+    method: &'static str,
     path: &'static str,
     pub(crate) endpoint: Endpoint,
     pub(crate) role: Role,
 }
 
 const ROUTES: &[Route] = &[
-    route(Method::GET, "/healthz", Endpoint::Health, Anyone),
-    route(Method::GET, "/readyz", Endpoint::Readiness, Anyone),
-    route(Method::GET, "/metrics", Endpoint::Metrics, Read),
-    route(Method::GET, "/v1/policies", Endpoint::Policies, Read),
-    route(Method::PUT, "/v1/policies", Endpoint::Replace, Write),
-    route(Method::PATCH, "/v1/policies/", Endpoint::Change, Write),
-    route(Method::POST, "/v1/reset", Endpoint::Reset, Write),
-    route(Method::GET, "/v1/inspect", Endpoint::Inspect, Read),
-    route(Method::GET, "/v1/top", Endpoint::Top, Read),
-    route(Method::GET, "/v1/denials", Endpoint::Denials, Read),
+    route("GET", "/healthz", Endpoint::Health, Anyone),
+    route("GET", "/readyz", Endpoint::Readiness, Anyone),
+    route("GET", "/metrics", Endpoint::Metrics, Read),
+    route("GET", "/v1/policies", Endpoint::Policies, Read),
+    route("PUT", "/v1/policies", Endpoint::Replace, Write),
+    route("PATCH", "/v1/policies/", Endpoint::Change, Write),
+    route("POST", "/v1/reset", Endpoint::Reset, Write),
+    route("GET", "/v1/inspect", Endpoint::Inspect, Read),
+    route("GET", "/v1/top", Endpoint::Top, Read),
+    route("GET", "/v1/denials", Endpoint::Denials, Read),
 ];
 
-const fn route(method: Method, path: &'static str, endpoint: Endpoint, role: Role) -> Route {
+const fn route(method: &'static str, path: &'static str, endpoint: Endpoint, role: Role) -> Route {
     Route { method, path, endpoint, role }
 }
 
@@ -50,7 +48,7 @@ pub(crate) enum Lost {
 }
 
 /// The route, and what follows its path: the name of a policy.
-pub(crate) fn find<'p>(method: &Method, path: &'p str) -> Result<(&'static Route, &'p str), Lost> {
+pub(crate) fn find<'p>(method: &str, path: &'p str) -> Result<(&'static Route, &'p str), Lost> {
     let matching = |route: &'static Route| match route.endpoint {
         Endpoint::Change => path.strip_prefix(route.path).filter(|name| !name.is_empty()).map(|name| (route, name)),
         _ => (path == route.path).then_some((route, "")),
@@ -63,5 +61,5 @@ pub(crate) fn find<'p>(method: &Method, path: &'p str) -> Result<(&'static Route
         Endpoint::Reset => "POST",
         _ => "GET",
     };
-    found.find(|(route, _)| route.method == *method).ok_or(Lost::Method(allow))
+    found.find(|(route, _)| route.method == method).ok_or(Lost::Method(allow))
 }

@@ -5,16 +5,14 @@
 
 use std::{fmt, io::Write as _, time::Duration};
 
-use bytes::Bytes;
-use http_body_util::Full;
-use hyper::{HeaderMap, Response, StatusCode, header, http::HeaderValue};
+use http::StatusCode;
 use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 use tidegate::{Decision, Outcome, Receipt};
 use tidegate_tower::{Dialect, PROBLEM_JSON, Refusal};
 
-use super::{Body, problem::Problem};
-use crate::serve::gate::Told;
+use super::problem::Problem;
+use crate::serve::{gate::Told, http1::Response};
 
 /// A decision.
 #[derive(JsonSchema)]
@@ -244,66 +242,61 @@ pub(crate) enum Denial {
 }
 
 /// The answer to one hit.
-pub(crate) fn decision(told: Told, denial: Denial, lease: Option<&str>, dialect: Dialect) -> Response<Body> {
-    let mut decision = match told {
-        Ok(decision) => decision,
-        Err(error) => return Problem::from(error).response(),
-    };
+pub(crate) fn decision(
+    told: Told,
+    denial: Denial,
+    lease: Option<&str>,
+    dialect: Dialect,
+    response: &mut Response,
+) -> Result<(), Problem> {
+    let mut decision = told?;
     if denial == Denial::Refuses && !decision.is_allowed() {
-        return denied(decision, dialect);
+        denied(decision, dialect, response);
+        return Ok(());
     }
+    response.kind(JSON);
+    tell(&decision, dialect, response);
     let receipt = decision.take_receipt();
-    let mut body = Vec::with_capacity(640);
-    DecisionBody::new(&decision, receipt, lease).write(&mut body);
-    let mut response = json_response(body);
-    tell(&decision, dialect, response.headers_mut());
-    response
+    DecisionBody::new(&decision, receipt, lease).write(&mut response.body);
+    Ok(())
 }
 
 /// A denial: a problem, and the decision.
-pub(crate) fn denied(decision: Decision, dialect: Dialect) -> Response<Body> {
+pub(crate) fn denied(decision: Decision, dialect: Dialect, response: &mut Response) {
+    response.status = StatusCode::TOO_MANY_REQUESTS;
+    response.kind(PROBLEM_JSON);
+    tell(&decision, dialect, response);
     let refusal = Refusal::Denied(decision.into());
-    let mut body = refusal.body().into_bytes();
+    let body = &mut response.body;
+    body.extend_from_slice(refusal.body().as_bytes());
     // The members of one object and those of another.
     if let (Some(b'}'), Some(decision)) = (body.pop(), refusal.decision()) {
         let at = body.len();
-        DecisionBody::new(decision, None, None).write(&mut body);
+        DecisionBody::new(decision, None, None).write(body);
         body[at] = b',';
     }
-    let mut response = json_response(body);
-    *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(PROBLEM_JSON));
-    if let Some(decision) = refusal.decision() {
-        tell(decision, dialect, headers);
-    }
-    response
 }
 
 /// The answers to several hits.
-pub(crate) fn batch(mut told: Vec<Told>) -> Response<Body> {
+pub(crate) fn batch(mut told: Vec<Told>, response: &mut Response) {
     let receipts: Vec<_> = told.iter_mut().map(|told| told.as_mut().ok().and_then(Decision::take_receipt)).collect();
     let items = told.iter().zip(receipts).map(|(told, receipt)| BatchItem::new(told, receipt));
-    let mut body = Vec::new();
-    BatchAnswer { decisions: items.collect() }.write(&mut body);
-    json_response(body)
+    response.kind(JSON);
+    BatchAnswer { decisions: items.collect() }.write(&mut response.body);
 }
 
 /// Any other answer.
-pub(crate) fn json(answer: &impl Serialize) -> Response<Body> {
-    let mut body = Vec::new();
-    write(&mut body, answer);
-    json_response(body)
+pub(crate) fn json(answer: &impl Serialize, response: &mut Response) {
+    response.kind(JSON);
+    write(&mut response.body, answer);
 }
 
 /// The headers that tell of a decision.
-pub(crate) fn tell(decision: &Decision, dialect: Dialect, headers: &mut HeaderMap) {
-    dialect.each(decision, |name, value| {
-        if let Ok(value) = HeaderValue::from_bytes(value) {
-            headers.insert(name, value);
-        }
-    });
+pub(crate) fn tell(decision: &Decision, dialect: Dialect, response: &mut Response) {
+    dialect.each(decision, |name, value| response.header(name.as_str(), value));
 }
+
+const JSON: &str = "application/json";
 
 /// What is before a value, and the value.
 #[inline]
@@ -314,10 +307,4 @@ fn member(body: &mut Vec<u8>, before: &str, value: &impl Serialize) {
 
 fn write(body: &mut Vec<u8>, answer: &impl Serialize) {
     serde_json::to_writer(body, answer).expect("texts and numbers, into memory");
-}
-
-fn json_response(body: Vec<u8>) -> Response<Body> {
-    let mut response = Response::new(Full::from(Bytes::from(body)));
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    response
 }

@@ -2,25 +2,22 @@
 
 use std::sync::LazyLock;
 
-use bytes::Bytes;
-use hyper::{Response, header, http::HeaderValue};
 use schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};
 use serde_json::{Map, Value, json};
 
 use super::{
-    Body,
     answer::{BatchAnswer, DecisionBody, Released, Renewed},
     problem::Problem,
     request::{AcquireBody, BatchBody, HitBody, LeaseBody, RefundBody, SettleBody},
     routes::{Endpoint, Methods, ROUTES, Route},
 };
+use crate::serve::http1::Response;
 
-static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| Bytes::from(document().to_string()));
+static DOCUMENT: LazyLock<String> = LazyLock::new(|| document().to_string());
 
-pub(super) fn response() -> Response<Body> {
-    let mut response = Response::new(Body::new(DOCUMENT.clone()));
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    response
+pub(super) fn put(response: &mut Response) {
+    response.kind("application/json");
+    response.body.extend_from_slice(DOCUMENT.as_bytes());
 }
 
 fn document() -> Value {

@@ -2,13 +2,13 @@
 
 use std::borrow::Cow;
 
-use bytes::Bytes;
-use http_body_util::Full;
-use hyper::{Response, StatusCode, header, http::HeaderValue};
+use http::StatusCode;
 use schemars::JsonSchema;
 use serde::Serialize;
 use tidegate::StoreError;
 use tidegate_tower::PROBLEM_JSON;
+
+use crate::serve::http1::Response;
 
 /// A refusal.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -62,19 +62,17 @@ impl Problem {
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, format!("A body has {max_body_bytes} bytes at most."))
     }
 
-    pub(crate) fn response(&self) -> Response<Full<Bytes>> {
-        let body = serde_json::to_vec(self).expect("texts and numbers");
-        let mut response = Response::new(Full::from(body));
-        *response.status_mut() = StatusCode::from_u16(self.status).expect("made of one");
-        let headers = response.headers_mut();
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(PROBLEM_JSON));
+    /// Makes it the answer.
+    pub(crate) fn put(&self, response: &mut Response) {
+        serde_json::to_writer(&mut response.body, self).expect("texts and numbers, into memory");
+        response.status = StatusCode::from_u16(self.status).expect("made of one");
+        response.kind(PROBLEM_JSON);
         if self.status == StatusCode::UNAUTHORIZED {
-            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            response.header("www-authenticate", "Bearer");
         }
         if let Some(allow) = self.allow {
-            headers.insert(header::ALLOW, HeaderValue::from_static(allow));
+            response.header("allow", allow);
         }
-        response
     }
 }
 

@@ -1,20 +1,15 @@
 //! What is asked, read from bodies and queries. What is wrong is refused here, before anything is charged.
 
-use std::{borrow::Cow, fmt, marker::PhantomData, str::FromStr, time::Duration};
+use std::{borrow::Cow, fmt, marker::PhantomData, str::FromStr};
 
-use bytes::{Bytes, BytesMut};
-use http_body_util::BodyExt as _;
-use hyper::{
-    HeaderMap, StatusCode,
-    body::{Body as _, Incoming},
-    header,
-};
+use http::StatusCode;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, de};
 use smallvec::SmallVec;
 use tidegate::{Hit, Quota, Receipt};
 
 use super::problem::Problem;
+use crate::serve::http1::{Head, Request};
 
 /// A hit.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -300,50 +295,17 @@ fn explained<'a, T: Deserialize<'a>>(body: &'a [u8], error: &serde_json::Error) 
     Problem::of(field, detail)
 }
 
-/// Bounds on bodies.
-#[derive(Clone, Copy)]
-pub(crate) struct Bounds {
-    pub(crate) max_body_bytes: usize,
-    /// How long a client may take to send one.
-    pub(crate) time: Duration,
+/// The body of a request, which says that it is JSON: no page of a browser can send that to another site unasked.
+pub(crate) fn body<'r>(request: &'r Request<'_>) -> Result<&'r [u8], Problem> {
+    if is_json(&request.head) {
+        return Ok(request.body);
+    }
+    let detail = "Send JSON, and say so: Content-Type: application/json.";
+    Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail))
 }
 
-/// Reads the body of a request, which says that it is JSON: no page of a browser can send that to another site unasked.
-pub(crate) async fn body(headers: &HeaderMap, body: Incoming, bounds: Bounds) -> Result<Bytes, Problem> {
-    if !is_json(headers) {
-        let detail = "Send JSON, and say so: Content-Type: application/json.";
-        return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail));
-    }
-    if body.size_hint().lower() > bounds.max_body_bytes as u64 {
-        return Err(Problem::too_large(bounds.max_body_bytes));
-    }
-    match tokio::time::timeout(bounds.time, collected(body, bounds.max_body_bytes)).await {
-        Ok(read) => read,
-        Err(_) => Err(Problem::new(StatusCode::REQUEST_TIMEOUT, "The body has not come in time.")),
-    }
-}
-
-fn is_json(headers: &HeaderMap) -> bool {
-    let Some(kind) = headers.get(header::CONTENT_TYPE) else { return false };
-    let essence = kind.as_bytes().split(|byte| *byte == b';').next().unwrap_or_default();
+fn is_json(head: &Head<'_>) -> bool {
+    let Some(kind) = head.get("content-type") else { return false };
+    let essence = kind.split(|byte| *byte == b';').next().unwrap_or_default();
     essence.trim_ascii().eq_ignore_ascii_case(b"application/json")
-}
-
-async fn collected(mut body: Incoming, max_body_bytes: usize) -> Result<Bytes, Problem> {
-    let mut first = Bytes::new();
-    // The usual body comes in one piece, and is not copied.
-    let mut all: Option<BytesMut> = None;
-    while let Some(frame) = body.frame().await {
-        let broken = |_| Problem::new(StatusCode::BAD_REQUEST, "The body has broken off.");
-        let Ok(data) = frame.map_err(broken)?.into_data() else { continue };
-        if first.is_empty() {
-            first = data;
-        } else {
-            all.get_or_insert_with(|| BytesMut::from(&first[..])).extend_from_slice(&data);
-        }
-        if all.as_ref().map_or(first.len(), |all| all.len()) > max_body_bytes {
-            return Err(Problem::too_large(max_body_bytes));
-        }
-    }
-    Ok(all.map_or(first, BytesMut::freeze))
 }

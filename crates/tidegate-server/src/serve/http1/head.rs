@@ -1,0 +1,145 @@
+//! The head of a request, read where it lies: what is asked, and where its body ends. What could be read in two ways is refused, or whoever
+//! is between us and the client might read it the other way.
+
+use std::mem::MaybeUninit;
+
+use http::StatusCode;
+use httparse::{Header, Status};
+use smallvec::SmallVec;
+
+use super::HEAD_BYTES;
+use crate::serve::http::problem::Problem;
+
+/// Lines of a head.
+const MAX_HEADERS: usize = 100;
+
+/// What is asked.
+#[derive(Default)]
+pub(crate) struct Head<'b> {
+    pub(crate) method: &'b str,
+    pub(crate) path: &'b str,
+    pub(crate) query: &'b str,
+    headers: SmallVec<[Header<'b>; 16]>,
+    pub(super) length: Length,
+    pub(super) after: After,
+    /// Whether the client waits to be told before it sends its body.
+    pub(super) expects: bool,
+}
+
+/// How long a body is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Length {
+    Bytes(u64),
+    /// As its chunks say.
+    Chunks,
+}
+
+/// What becomes of the connection when the request is answered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum After {
+    #[default]
+    Kept,
+    /// By a client of HTTP/1.0, who has to be told.
+    KeptAsAsked,
+    Closed,
+}
+
+impl Default for Length {
+    fn default() -> Self {
+        Self::Bytes(0)
+    }
+}
+
+impl<'b> Head<'b> {
+    /// The bytes of the head that `bytes` begin with; nothing while there is no end of it.
+    pub(super) fn read(&mut self, bytes: &'b [u8]) -> Result<Option<usize>, Problem> {
+        let mut room = [const { MaybeUninit::uninit() }; MAX_HEADERS];
+        let mut request = httparse::Request::new(&mut []);
+        let end = match request.parse_with_uninit_headers(bytes, &mut room) {
+            Ok(Status::Complete(end)) if end <= HEAD_BYTES => end,
+            Ok(Status::Partial) if bytes.len() < HEAD_BYTES => return Ok(None),
+            Ok(_) | Err(httparse::Error::TooManyHeaders) => {
+                let detail = format!("A head has {HEAD_BYTES} bytes and {MAX_HEADERS} headers at most.");
+                return Err(Problem::new(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, detail));
+            }
+            Err(_) => return Err(wrong("This is no request of HTTP/1.1.")),
+        };
+        let is_old = request.version == Some(0);
+        self.method = request.method.unwrap_or_default();
+        (self.path, self.query) = target(request.path.unwrap_or_default());
+        self.headers = SmallVec::from_slice(request.headers);
+        self.after = if is_old { After::Closed } else { After::Kept };
+        let mut length = None;
+        for Header { name, value } in request.headers {
+            // Most names are none of these by their lengths.
+            match name.len() {
+                6 if name.eq_ignore_ascii_case("expect") => self.expects = !is_old && value.eq_ignore_ascii_case(b"100-continue"),
+                10 if name.eq_ignore_ascii_case("connection") => {
+                    let says = |word| value.split(|byte| *byte == b',').any(|part| part.trim_ascii().eq_ignore_ascii_case(word));
+                    if says(b"close") {
+                        self.after = After::Closed;
+                    } else if is_old && says(b"keep-alive") {
+                        self.after = After::KeptAsAsked;
+                    }
+                }
+                14 if name.eq_ignore_ascii_case("content-length") => {
+                    let bytes = number(value).ok_or_else(|| wrong("The Content-Length is no number."))?;
+                    if length.replace(Length::Bytes(bytes)).is_some() {
+                        return Err(wrong("The length of the body is told more than once."));
+                    }
+                }
+                17 if name.eq_ignore_ascii_case("transfer-encoding") => {
+                    if is_old || !value.trim_ascii().eq_ignore_ascii_case(b"chunked") {
+                        return Err(wrong("The only Transfer-Encoding known here is chunked, of HTTP/1.1."));
+                    }
+                    if length.replace(Length::Chunks).is_some() {
+                        return Err(wrong("The length of the body is told more than once."));
+                    }
+                }
+                _ => {}
+            }
+        }
+        self.length = length.unwrap_or_default();
+        Ok(Some(end))
+    }
+
+    /// The values of a header, whose name is in small letters, in their order.
+    pub(crate) fn all(&self, name: &str) -> impl Iterator<Item = &'b [u8]> {
+        self.headers.iter().filter(move |header| header.name.eq_ignore_ascii_case(name)).map(|header| header.value)
+    }
+
+    /// The first of them.
+    pub(crate) fn get(&self, name: &str) -> Option<&'b [u8]> {
+        self.all(name).next()
+    }
+
+    /// The same, where it is text.
+    pub(crate) fn text(&self, name: &str) -> Option<&'b str> {
+        self.get(name).and_then(|value| str::from_utf8(value).ok())
+    }
+
+    /// The names of all headers.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &'b str> {
+        self.headers.iter().map(|header| header.name)
+    }
+}
+
+fn wrong(detail: &'static str) -> Problem {
+    Problem::new(StatusCode::BAD_REQUEST, detail)
+}
+
+/// Path and query of a target, which may begin with a scheme and a host.
+fn target(target: &str) -> (&str, &str) {
+    let target = target.split('#').next().unwrap_or_default();
+    let target = match target.split_once("://") {
+        Some((_, rest)) if !target.starts_with('/') => rest.find(['/', '?']).map_or("/", |at| &rest[at..]),
+        _ => target,
+    };
+    let (path, query) = target.split_once('?').unwrap_or((target, ""));
+    (if path.is_empty() { "/" } else { path }, query)
+}
+
+fn number(digits: &[u8]) -> Option<u64> {
+    let is_number = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
+    str::from_utf8(digits).ok().filter(|_| is_number)?.parse().ok()
+}

@@ -1,0 +1,360 @@
+//! HTTP/1.1 on one connection: requests are read whole, answered in their order, and written in as few pieces as can be. It knows nothing
+//! of what is asked.
+//!
+//! All of a connection is one task and three buffers that are used again. Nothing is set or taken for a request that is there when it is
+//! looked for: timers are moved when they go off, and whether the client has gone is watched only while an answer takes time.
+
+mod chunks;
+mod head;
+mod response;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    future::poll_fn,
+    pin::{Pin, pin},
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use http::StatusCode;
+use tokio::{
+    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
+    sync::watch,
+    task::coop::consume_budget,
+    time::{Instant, Sleep, sleep, sleep_until, timeout},
+};
+
+use self::{
+    chunks::Chunks,
+    head::{After, Length},
+    response::Body,
+};
+pub(crate) use self::{head::Head, response::Response};
+use super::http::problem::Problem;
+
+/// Answers the requests of one connection.
+pub(crate) trait Service: Send + Sync + 'static {
+    /// How many bytes the body of a request may have. Nothing where it is answered without: it will not be read then.
+    fn max_body_bytes(&self, head: &Head<'_>) -> Option<usize>;
+
+    /// Puts the answer into `response`.
+    fn answer(&self, request: &Request<'_>, response: &mut Response) -> impl Future<Output = ()> + Send;
+}
+
+/// A request that is whole.
+pub(crate) struct Request<'b> {
+    pub(crate) head: Head<'b>,
+    pub(crate) body: &'b [u8],
+}
+
+/// The longest head of a request.
+const HEAD_BYTES: usize = 65_536;
+
+/// What a connection keeps between requests, of each of its buffers.
+const KEPT_BYTES: usize = 4096;
+
+/// More than this is sent before the next request is answered.
+const OUTPUT_BYTES: usize = 65_536;
+
+/// How long connections that are told to end are still listened to: a request may be on its way.
+const LINGER: Duration = Duration::from_millis(500);
+
+/// How much is let go of what a client sends who has had its last answer.
+const LINGER_BYTES: usize = 1 << 20;
+
+/// Serves a connection until its end, or until `stop` changes and what is under way is answered. A client may take `patience` for each
+/// head, each body, and to take a part of an answer.
+pub(crate) async fn serve<V: Service>(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    patience: Duration,
+    service: V,
+    mut stop: watch::Receiver<()>,
+) {
+    let unseen = stop.clone();
+    let stopped = pin!(async move {
+        let _ = stop.changed().await;
+        sleep(LINGER).await;
+    });
+    let mut connection = Connection { stream, patience, alarm: Alarm(None), input: Vec::new(), output: Vec::new() };
+    let ended = requests(&mut connection, &service, &unseen, stopped).await;
+    if let Err(Ended::Last) = ended {
+        connection.close().await;
+    }
+}
+
+/// Why there are no more requests.
+enum Ended {
+    /// The client is not there, or not worth waiting for.
+    Gone,
+    /// What it is told is the last.
+    Last,
+}
+
+/// What is needed to go on.
+enum Needed {
+    /// The end of a head.
+    Head,
+    /// So many bytes.
+    Bytes(usize),
+    /// All of these, up to so many bytes.
+    Chunks(Chunks, usize),
+}
+
+async fn requests<T: AsyncRead + AsyncWrite + Unpin, V: Service>(
+    connection: &mut Connection<T>,
+    service: &V,
+    stop: &watch::Receiver<()>,
+    mut stopped: Pin<&mut impl Future<Output = ()>>,
+) -> Result<(), Ended> {
+    let mut response = Response::default();
+    let mut ahead = Vec::new();
+    // How much of the input is answered.
+    let mut used = 0;
+    // The length of the body whose chunks have been put together.
+    let mut whole = None;
+    // Of the head that is waited for.
+    let mut deadline = None;
+    'requests: loop {
+        let needed = 'request: {
+            let bytes = &connection.input[used..];
+            if bytes.is_empty() {
+                break 'request Ok(Needed::Head);
+            }
+            let mut head = Head::default();
+            let start = match head.read(bytes) {
+                Ok(Some(end)) => end,
+                Ok(None) => break 'request Ok(Needed::Head),
+                Err(problem) => break 'request Err(problem),
+            };
+            let mut is_last = head.after == After::Closed;
+            let max_bytes = if head.length == Length::Bytes(0) { Some(0) } else { service.max_body_bytes(&head) };
+            let length = match (head.length, max_bytes) {
+                // What is there is in nobody's way.
+                (Length::Bytes(length), None) if length <= (bytes.len() - start) as u64 => length as usize,
+                (_, None) => {
+                    is_last = true;
+                    0
+                }
+                (Length::Bytes(length), Some(max_bytes)) => match usize::try_from(length) {
+                    Ok(length) if length <= max_bytes => length,
+                    _ => break 'request Err(Problem::too_large(max_bytes)),
+                },
+                (Length::Chunks, Some(max_bytes)) => match whole.take() {
+                    Some(length) => length,
+                    None => {
+                        if head.expects {
+                            connection.output.extend_from_slice(CONTINUE);
+                        }
+                        break 'request Ok(Needed::Chunks(Chunks::new(start), max_bytes));
+                    }
+                },
+            };
+            let end = start + length;
+            let Some(body) = bytes.get(start..end) else {
+                if head.expects {
+                    connection.output.extend_from_slice(CONTINUE);
+                }
+                break 'request Ok(Needed::Bytes(end));
+            };
+            let (after, shown) = (head.after, if head.method == "HEAD" { Body::Told } else { Body::Sent });
+            let request = Request { head, body };
+            response.clear();
+            {
+                let mut answer = pin!(service.answer(&request, &mut response));
+                tokio::select! {
+                    biased;
+                    () = &mut answer => {}
+                    // Who has gone is not answered, and what is done to answer it ends.
+                    read = connection.stream.read_buf(&mut ahead), if bytes.len() == end => match read {
+                        Ok(1..) => answer.await,
+                        _ => return Err(Ended::Gone),
+                    },
+                }
+            }
+            drop(request);
+            is_last |= stop.has_changed().unwrap_or(true);
+            let more = match after {
+                _ if is_last => "connection: close\r\n",
+                After::KeptAsAsked => "connection: keep-alive\r\n",
+                _ => "",
+            };
+            response.write(more, shown, &mut connection.output);
+            if is_last {
+                return Err(Ended::Last);
+            }
+            used += end;
+            deadline = None;
+            connection.input.append(&mut ahead);
+            if connection.output.len() > OUTPUT_BYTES {
+                connection.flush().await?;
+            }
+            // Who sends much ahead is not alone.
+            consume_budget().await;
+            continue 'requests;
+        };
+        let needed = match needed {
+            Ok(needed) => needed,
+            Err(problem) => return Err(connection.refuse(&problem, &mut response)),
+        };
+        connection.flush().await?;
+        connection.input.drain(..used);
+        used = 0;
+        if connection.input.is_empty() {
+            connection.input.shrink_to(KEPT_BYTES);
+        }
+        whole = match connection.receive(needed, &mut deadline, stopped.as_mut()).await {
+            Ok(whole) => whole,
+            Err(Some(problem)) => return Err(connection.refuse(&problem, &mut response)),
+            Err(None) => return Err(Ended::Gone),
+        };
+    }
+}
+
+/// What a client may wait for before it sends its body.
+const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
+
+struct Connection<T> {
+    stream: T,
+    patience: Duration,
+    alarm: Alarm,
+    input: Vec<u8>,
+    output: Vec<u8>,
+}
+
+impl<T: AsyncRead + AsyncWrite + Unpin> Connection<T> {
+    /// Reads what is needed; the length of a body that has come in chunks. Fails with what is wrong, or with nothing where nobody is there
+    /// to be told.
+    async fn receive(
+        &mut self,
+        mut needed: Needed,
+        head_deadline: &mut Option<Instant>,
+        mut stopped: Pin<&mut impl Future<Output = ()>>,
+    ) -> Result<Option<usize>, Option<Problem>> {
+        let Self { stream, patience, alarm, input, .. } = self;
+        let mut deadline = if let Needed::Head = needed { *head_deadline } else { None };
+        loop {
+            if let Needed::Chunks(chunks, max_bytes) = &mut needed
+                && let Some(length) = chunks.read(input, *max_bytes)?
+            {
+                return Ok(Some(length));
+            }
+            let known = input.len();
+            // Not what may come, but what does come is made room for.
+            if known == input.capacity() {
+                input.reserve(known.max(KEPT_BYTES));
+            }
+            let read = async {
+                tokio::select! {
+                    biased;
+                    read = stream.read_buf(input) => read.unwrap_or(0),
+                    // As if the client had gone.
+                    () = &mut stopped, if known == 0 => 0,
+                }
+            };
+            match in_time(alarm, &mut deadline, *patience, read).await {
+                Some(1..) => {}
+                None if known > 0 => {
+                    return Err(Some(Problem::new(StatusCode::REQUEST_TIMEOUT, "The request has not come in time.")));
+                }
+                _ => return Err(None),
+            }
+            let is_enough = match needed {
+                // What has begun to come has its own time.
+                Needed::Head if known == 0 => return Ok(None),
+                // Not read again and again, as it comes.
+                Needed::Head => input.len() >= HEAD_BYTES || has_end(&input[known.saturating_sub(2)..]),
+                Needed::Bytes(bytes) => input.len() >= bytes,
+                Needed::Chunks(..) => false,
+            };
+            if is_enough {
+                *head_deadline = deadline;
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Sends what is written.
+    async fn flush(&mut self) -> Result<(), Ended> {
+        let Self { stream, patience, alarm, output, .. } = self;
+        let mut sent = 0;
+        while sent < output.len() {
+            match in_time(alarm, &mut None, *patience, stream.write(&output[sent..])).await {
+                Some(Ok(bytes @ 1..)) => sent += bytes,
+                _ => return Err(Ended::Gone),
+            }
+        }
+        output.clear();
+        output.shrink_to(KEPT_BYTES);
+        match in_time(alarm, &mut None, *patience, stream.flush()).await {
+            Some(Ok(())) => Ok(()),
+            _ => Err(Ended::Gone),
+        }
+    }
+
+    /// Says what is wrong, for the last time: where the next request begins is not known.
+    #[cold]
+    fn refuse(&mut self, problem: &Problem, response: &mut Response) -> Ended {
+        response.clear();
+        problem.put(response);
+        response.write("connection: close\r\n", Body::Sent, &mut self.output);
+        Ended::Last
+    }
+
+    /// Ends, after what is written. What the client still sends is let go for a while: who is cut off while it sends may lose its answer.
+    async fn close(&mut self) {
+        if self.flush().await.is_err() || !matches!(timeout(self.patience, self.stream.shutdown()).await, Ok(Ok(()))) {
+            return;
+        }
+        let ended = async {
+            let mut bytes = 0;
+            while bytes < LINGER_BYTES {
+                self.input.clear();
+                match self.stream.read_buf(&mut self.input).await {
+                    Ok(read @ 1..) => bytes += read,
+                    _ => return,
+                }
+            }
+        };
+        let _ = timeout(LINGER, ended).await;
+    }
+}
+
+/// Whether a head ends in these bytes.
+fn has_end(bytes: &[u8]) -> bool {
+    bytes.windows(2).any(|two| two == b"\n\n") || bytes.windows(3).any(|three| three == b"\n\r\n")
+}
+
+/// Waits for `future` until the deadline, which is set when there is something to wait for.
+async fn in_time<O>(
+    alarm: &mut Alarm,
+    deadline: &mut Option<Instant>,
+    patience: Duration,
+    future: impl Future<Output = O>,
+) -> Option<O> {
+    let mut future = pin!(future);
+    poll_fn(|context| match future.as_mut().poll(context) {
+        Poll::Ready(output) => Poll::Ready(Some(output)),
+        Poll::Pending => alarm.poll(*deadline.get_or_insert_with(|| Instant::now() + patience), context).map(|()| None),
+    })
+    .await
+}
+
+/// A timer that is set anew when it goes off, not when the deadline changes: most waits end long before.
+struct Alarm(Option<Pin<Box<Sleep>>>);
+
+impl Alarm {
+    fn poll(&mut self, deadline: Instant, context: &mut Context<'_>) -> Poll<()> {
+        let timer = self.0.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
+        if timer.deadline() > deadline {
+            timer.as_mut().reset(deadline);
+        }
+        loop {
+            ready!(timer.as_mut().poll(context));
+            if Instant::now() >= deadline {
+                return Poll::Ready(());
+            }
+            timer.as_mut().reset(deadline);
+        }
+    }
+}

@@ -1,0 +1,329 @@
+//! One connection on a pipe, by the bytes; the clock is the test's.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex},
+    sync::{Notify, watch},
+    task::JoinHandle,
+    time::{Instant, advance, sleep},
+};
+
+use super::{HEAD_BYTES, Head, LINGER, Request, Response, Service, serve};
+
+const PATIENCE: Duration = Duration::from_secs(10);
+const MAX_BODY: usize = 100;
+
+/// Answers by what it was asked; `/never` is not answered, and `/closed` does not want a body.
+#[derive(Clone, Default)]
+struct Echo {
+    is_dropped: Arc<AtomicBool>,
+    never: Arc<Notify>,
+}
+
+impl Service for Echo {
+    fn max_body_bytes(&self, head: &Head<'_>) -> Option<usize> {
+        (head.path != "/closed").then_some(MAX_BODY)
+    }
+
+    async fn answer(&self, request: &Request<'_>, response: &mut Response) {
+        struct Dropped<'a>(&'a AtomicBool);
+        impl Drop for Dropped<'_> {
+            fn drop(&mut self) {
+                self.0.store(true, SeqCst);
+            }
+        }
+        let Request { head, body } = request;
+        if head.path == "/never" {
+            let _dropped = Dropped(&self.is_dropped);
+            self.never.notified().await;
+        }
+        response.header("x-evil", "a\r\nb");
+        response.body.extend_from_slice(format!("{} {} {} ", head.method, head.path, head.query).as_bytes());
+        response.body.extend_from_slice(body);
+    }
+}
+
+struct Rig {
+    client: DuplexStream,
+    echo: Echo,
+    stop: watch::Sender<()>,
+    serving: JoinHandle<()>,
+}
+
+fn rig() -> Rig {
+    let (client, ours) = duplex(1 << 20);
+    let (stop, stopped) = watch::channel(());
+    let echo = Echo::default();
+    let serving = tokio::spawn(serve(ours, PATIENCE, echo.clone(), stopped));
+    Rig { client, echo, stop, serving }
+}
+
+impl Rig {
+    /// All that is answered to these bytes, if nothing comes after them.
+    async fn all(mut self, pieces: impl IntoIterator<Item = impl AsRef<[u8]>>) -> String {
+        for piece in pieces {
+            let _ = self.client.write_all(piece.as_ref()).await;
+            // The connection has read it.
+            sleep(Duration::from_millis(1)).await;
+        }
+        let _ = self.client.shutdown().await;
+        let mut replies = Vec::new();
+        self.client.read_to_end(&mut replies).await.expect("its end");
+        String::from_utf8(replies).expect("text")
+    }
+
+    async fn reply(&mut self) -> String {
+        let mut reply = vec![0; 4096];
+        let read = self.client.read(&mut reply).await.expect("a reply");
+        String::from_utf8_lossy(&reply[..read]).into_owned()
+    }
+}
+
+/// Statuses and bodies, and whether the last one closes.
+fn replies(text: &str) -> (Vec<(u16, &str)>, bool) {
+    let mut rest = text;
+    let (mut replies, mut is_closed) = (Vec::new(), false);
+    while !rest.is_empty() {
+        let (head, after) = rest.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{text}"));
+        let status = head.strip_prefix("HTTP/1.1 ").expect("a status").split(' ').next().expect("one").parse().expect("a number");
+        let header = |name: &str| head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
+        let length = if status == 100 { 0 } else { header("content-length").expect("told").parse().expect("a number") };
+        assert!(status == 100 || header("date").is_some_and(|date| date.ends_with(" GMT")), "{head}");
+        assert_eq!(header("x-evil"), None);
+        is_closed = header("connection") == Some("close");
+        replies.push((status, &after[..length]));
+        rest = &after[length..];
+    }
+    (replies, is_closed)
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_are_read_however_they_are_cut() {
+    let chunked =
+        "POST /b HTTP/1.1\r\nTransfer-Encoding: Chunked\r\n\r\n3\r\nabc\r\n0a ;x=\"y\"\r\n0123456789\r\n0\r\nx: y\r\n\r\n";
+    let sized = "POST /c?d=e HTTP/1.1\r\ncontent-length: 5\r\n\r\n\r\n\r\n1";
+    let requests = format!("GET /a HTTP/1.1\r\n\r\n{chunked}{sized}\r\n\r\nPUT http://host:1/x#f HTTP/1.1\n\n{chunked}");
+    let expected = vec![
+        (200, "GET /a  "),
+        (200, "POST /b  abc0123456789"),
+        (200, "POST /c d=e \r\n\r\n1"),
+        (200, "PUT /x  "),
+        (200, "POST /b  abc0123456789"),
+    ];
+    for size in 1..=requests.len() {
+        let text = rig().all(requests.as_bytes().chunks(size)).await;
+        assert_eq!(replies(&text), (expected.clone(), false), "in pieces of {size}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_can_be_read_in_two_ways_is_refused_and_is_the_last() {
+    let rows = [
+        ("POST / HTTP/1.1\r\ncontent-length: 1\r\ntransfer-encoding: chunked\r\n\r\n", 400),
+        ("POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\ncontent-length: 1\r\n\r\n", 400),
+        ("POST / HTTP/1.1\r\ncontent-length: 1\r\ncontent-length: 1\r\n\r\n", 400),
+        ("POST / HTTP/1.1\r\ncontent-length: 1, 1\r\n\r\n", 400),
+        ("POST / HTTP/1.1\r\ncontent-length: +1\r\n\r\n", 400),
+        ("POST / HTTP/1.1\r\ncontent-length: -1\r\n\r\n", 400),
+        ("POST / HTTP/1.1\r\ncontent-length: 0x1\r\n\r\n", 400),
+        ("POST / HTTP/1.1\r\ncontent-length:\r\n\r\n", 400),
+        ("POST / HTTP/1.1\r\ncontent-length: 18446744073709551616\r\n\r\n", 400),
+        ("POST / HTTP/1.1\r\ncontent-length: 101\r\n\r\n", 413),
+        ("POST / HTTP/1.1\r\ntransfer-encoding: gzip, chunked\r\n\r\n", 400),
+        ("POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n\r\n", 400),
+        ("POST / HTTP/1.0\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n", 400),
+        ("POST / HTTP/1.1\r\ntransfer-encoding : chunked\r\n\r\n", 400),
+        ("POST / HTTP/1.1\r\nx: y\r\n transfer-encoding: chunked\r\n\r\n", 400),
+        ("POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n-1\r\n", 400),
+        ("POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n\r\n", 400),
+        ("POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n1\n", 400),
+        ("POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n1\r\nab\r\n", 400),
+        ("POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n1\r\na0\r\n\r\n", 400),
+        ("POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\nffffffffffffffff1\r\n", 400),
+        ("POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\nfffffffffffffff\r\n", 413),
+        ("POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n65\r\n", 413),
+        ("GET / HTTP/2.0\r\n\r\n", 400),
+        ("GET  / HTTP/1.1\r\n\r\n", 400),
+        ("G\u{1}T / HTTP/1.1\r\n\r\n", 400),
+        ("GET / HTTP/1.1\r\na\0: b\r\n\r\n", 400),
+        ("GET / HTTP/1.1\r\na: b\rc\r\n\r\n", 400),
+        ("\u{16}\u{3}\u{1}\u{2}", 400),
+    ];
+    for (request, status) in rows {
+        // Whatever comes after it is not read as a request.
+        let text = rig().all([&format!("{request}GET /next HTTP/1.1\r\n\r\n")]).await;
+        let (replies, is_closed) = replies(&text);
+        assert!(matches!(replies[..], [(told, _)] if told == status) && is_closed, "{request:?}: {text}");
+    }
+    let most = |size: usize| ["x: y\r\n".repeat(99), format!("x: {}\r\n\r\n", "y".repeat(size))].concat();
+    for (size, status) in [(100, 200), (HEAD_BYTES - 600 - 21, 200), (HEAD_BYTES, 431)] {
+        let text = rig().all([format!("GET / HTTP/1.1\r\n{}", most(size))]).await;
+        assert_eq!(replies(&text).0[0].0, status, "{size}");
+    }
+    let text = rig().all([format!("GET / HTTP/1.1\r\na: b\r\n{}", most(1))]).await;
+    assert_eq!(replies(&text).0[0].0, 431);
+    let text = rig().all([format!("POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n1;{}", "x".repeat(2000))]).await;
+    assert_eq!(replies(&text).0[0].0, 400);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_is_kept_as_the_client_says() {
+    let rows = [
+        ("GET / HTTP/1.1\r\n\r\n", 2, None),
+        ("GET / HTTP/1.1\r\nConnection: keep-alive, Close\r\n\r\n", 1, Some("connection: close")),
+        ("GET / HTTP/1.0\r\n\r\n", 1, Some("connection: close")),
+        ("GET / HTTP/1.0\r\nconnection: Keep-Alive\r\n\r\n", 2, Some("connection: keep-alive")),
+        ("POST /closed HTTP/1.1\r\ncontent-length: 1\r\n\r\n1", 2, None),
+        ("POST /closed HTTP/1.1\r\ncontent-length: 1000\r\n\r\n1", 1, Some("connection: close")),
+        ("POST /closed HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n", 1, Some("connection: close")),
+    ];
+    for (request, count, told) in rows {
+        let text = rig().all([format!("{request}{request}")]).await;
+        assert_eq!(replies(&text).0.len(), count, "{request}: {text}");
+        assert_eq!(text.lines().find(|line| line.starts_with("connection")), told, "{request}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_head_is_answered_without_the_body() {
+    let text = rig().all(["HEAD /a HTTP/1.1\r\n\r\n"]).await;
+    assert!(text.contains("content-length: 9\r\n") && text.ends_with("\r\n\r\n"), "{text}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_to_be_told_before_it_sends_a_body_is_told() {
+    for (framing, body) in [("content-length: 1", "1"), ("transfer-encoding: chunked", "1\r\n1\r\n0\r\n\r\n")] {
+        let mut rig = rig();
+        let head = format!("POST / HTTP/1.1\r\nexpect: 100-Continue\r\n{framing}\r\n\r\n");
+        rig.client.write_all(head.as_bytes()).await.expect("sent");
+        assert_eq!(rig.reply().await, "HTTP/1.1 100 Continue\r\n\r\n");
+        assert_eq!(replies(&rig.all([body]).await).0, [(200, "POST /  1")]);
+    }
+    // One who sends it at once is not, nor one whose body is too large.
+    let text = rig().all(["POST / HTTP/1.1\r\nexpect: 100-continue\r\ncontent-length: 1\r\n\r\n1"]).await;
+    assert_eq!(replies(&text).0, [(200, "POST /  1")]);
+    let text = rig().all(["POST / HTTP/1.1\r\nexpect: 100-continue\r\ncontent-length: 101\r\n\r\n"]).await;
+    assert_eq!(replies(&text).0[0].0, 413);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_takes_too_long_is_not_waited_for() {
+    let rows = [
+        ("", None),
+        ("GET / HTTP/1.1\r\n", Some(408)),
+        ("\r\n", Some(408)),
+        ("POST / HTTP/1.1\r\ncontent-length: 1\r\n\r\n", Some(408)),
+        ("POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n2\r\n1", Some(408)),
+    ];
+    for (sent, status) in rows {
+        // Later in the life of a connection too.
+        for before in ["", "GET / HTTP/1.1\r\n\r\n"] {
+            let mut rig = rig();
+            let started = Instant::now();
+            if !before.is_empty() {
+                rig.client.write_all(before.as_bytes()).await.expect("sent");
+                rig.reply().await;
+                advance(PATIENCE / 2).await;
+            }
+            let began = Instant::now();
+            rig.client.write_all(sent.as_bytes()).await.expect("sent");
+            let mut text = String::new();
+            rig.client.read_to_string(&mut text).await.expect("its end");
+            let waited = if sent.is_empty() { started.elapsed() } else { began.elapsed() };
+            assert!((PATIENCE..PATIENCE + PATIENCE / 10).contains(&waited), "{sent:?} after {before:?}: {waited:?}");
+            assert_eq!(replies(&text).0.first().map(|reply| reply.0), status, "{sent:?}");
+        }
+    }
+    // Nor who sends a little, again and again.
+    for drop in ["a", "\r\n\r\n"] {
+        let mut rig = rig();
+        let started = Instant::now();
+        while rig.client.write_all(drop.as_bytes()).await.is_ok() {
+            sleep(PATIENCE / 4).await;
+            assert!(started.elapsed() < 2 * PATIENCE, "{drop:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_does_not_take_its_answers_is_not_waited_for() {
+    let (mut client, ours) = duplex(1000);
+    let (_stop, stopped) = watch::channel(());
+    let serving = tokio::spawn(serve(ours, PATIENCE, Echo::default(), stopped));
+    let started = Instant::now();
+    while client.write_all(b"GET / HTTP/1.1\r\n\r\n").await.is_ok() {}
+    serving.await.expect("it has ended");
+    assert!((PATIENCE..PATIENCE + LINGER).contains(&started.elapsed()), "{:?}", started.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_done_for_who_goes_ends() {
+    let mut rig = rig();
+    rig.client.write_all(b"GET /never HTTP/1.1\r\n\r\n").await.expect("sent");
+    sleep(Duration::from_secs(100)).await;
+    assert!(!rig.serving.is_finished() && !rig.echo.is_dropped.load(SeqCst));
+    drop(rig.client);
+    rig.serving.await.expect("it has ended");
+    assert!(rig.echo.is_dropped.load(SeqCst));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_sent_ahead_is_answered_after_what_takes_time() {
+    let mut rig = rig();
+    rig.client.write_all(b"GET /never HTTP/1.1\r\n\r\n").await.expect("sent");
+    sleep(Duration::from_millis(1)).await;
+    rig.client.write_all(b"GET /a HTTP/1.1\r\n\r\nGET /b HT").await.expect("sent");
+    sleep(Duration::from_millis(1)).await;
+    rig.echo.never.notify_one();
+    let text = rig.all(["TP/1.1\r\n\r\n"]).await;
+    assert_eq!(replies(&text).0, [(200, "GET /never  "), (200, "GET /a  "), (200, "GET /b  ")]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_lets_what_is_under_way_end() {
+    // Nothing is asked: it ends a while later.
+    let idle = rig();
+    let started = Instant::now();
+    idle.stop.send_replace(());
+    idle.serving.await.expect("it has ended");
+    assert!(started.elapsed() >= LINGER && started.elapsed() < 2 * LINGER);
+
+    // A request that is on its way is the last.
+    let late = rig();
+    late.stop.send_replace(());
+    let text = late.all(["GET /a HTTP/1.1\r\n\r\nGET /b HTTP/1.1\r\n\r\n"]).await;
+    assert_eq!(replies(&text), (vec![(200, "GET /a  ")], true));
+
+    // One that has begun is waited for.
+    let mut begun = rig();
+    begun.client.write_all(b"GET /a HTT").await.expect("sent");
+    sleep(Duration::from_millis(1)).await;
+    begun.stop.send_replace(());
+    sleep(PATIENCE / 2).await;
+    let text = begun.all(["P/1.1\r\n\r\n"]).await;
+    assert_eq!(replies(&text), (vec![(200, "GET /a  ")], true));
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_refused_while_it_sends_has_its_answer() {
+    let mut rig = rig();
+    rig.client.write_all(b"POST / HTTP/1.1\r\ncontent-length: 1000000\r\n\r\n").await.expect("sent");
+    for _ in 0..100 {
+        rig.client.write_all(&[b'x'; 1000]).await.expect("it is let go");
+        sleep(Duration::from_millis(1)).await;
+    }
+    let text = rig.all([""]).await;
+    assert_eq!(replies(&text).0[0].0, 413);
+    // Not for ever.
+    let mut rig = self::rig();
+    rig.client.write_all(b"nonsense\r\n\r\n").await.expect("sent");
+    while rig.client.write_all(&[b'x'; 100_000]).await.is_ok() {}
+    rig.serving.await.expect("it has ended");
+}
