@@ -133,20 +133,20 @@ impl<'d> DecisionBody<'d> {
 
     fn write(&self, body: &mut Vec<u8>) {
         let Self { allowed, policy, limit, remaining, retry_after_ms, reset_after_ms, source, receipt, lease, outcomes } = self;
-        member(body, r#"{"allowed":"#, allowed);
-        member(body, r#","policy":"#, policy);
-        member(body, r#","limit":"#, limit);
-        member(body, r#","remaining":"#, remaining);
-        member(body, r#","retry_after_ms":"#, retry_after_ms);
-        member(body, r#","reset_after_ms":"#, reset_after_ms);
-        member(body, r#","source":"#, source);
+        member(body, r#"{"allowed":"#, *allowed);
+        member(body, r#","policy":"#, *policy);
+        member(body, r#","limit":"#, *limit);
+        member(body, r#","remaining":"#, *remaining);
+        member(body, r#","retry_after_ms":"#, *retry_after_ms);
+        member(body, r#","reset_after_ms":"#, *reset_after_ms);
+        member(body, r#","source":"#, *source);
         match receipt {
             // Names, digits and what is between them.
             Some(receipt) => write!(body, r#","receipt":"{receipt}""#).expect("into memory"),
             None => body.extend_from_slice(br#","receipt":null"#),
         }
         if let Some(lease) = lease {
-            member(body, r#","lease":"#, lease);
+            member(body, r#","lease":"#, *lease);
         }
         body.extend_from_slice(br#","outcomes":["#);
         for (index, outcome) in outcomes.outcomes().enumerate() {
@@ -177,16 +177,17 @@ impl<'d> OutcomeBody<'d> {
 
     fn write(&self, body: &mut Vec<u8>) {
         let Self { policy, key, allowed, shadow, limit, remaining, charged, retry_after_ms, reset_after_ms, source } = self;
-        member(body, r#"{"policy":"#, policy);
-        member(body, r#","key":"#, key);
-        member(body, r#","allowed":"#, allowed);
-        member(body, r#","shadow":"#, shadow);
-        member(body, r#","limit":"#, limit);
-        member(body, r#","remaining":"#, remaining);
-        member(body, r#","charged":"#, charged);
-        member(body, r#","retry_after_ms":"#, retry_after_ms);
-        member(body, r#","reset_after_ms":"#, reset_after_ms);
-        member(body, r#","source":"#, source);
+        member(body, r#"{"policy":"#, *policy);
+        body.extend_from_slice(br#","key":"#);
+        write(body, key);
+        member(body, r#","allowed":"#, *allowed);
+        member(body, r#","shadow":"#, *shadow);
+        member(body, r#","limit":"#, *limit);
+        member(body, r#","remaining":"#, *remaining);
+        member(body, r#","charged":"#, *charged);
+        member(body, r#","retry_after_ms":"#, *retry_after_ms);
+        member(body, r#","reset_after_ms":"#, *reset_after_ms);
+        member(body, r#","source":"#, *source);
         body.push(b'}');
     }
 }
@@ -300,11 +301,49 @@ const JSON: &str = "application/json";
 
 /// What is before a value, and the value.
 #[inline]
-fn member(body: &mut Vec<u8>, before: &str, value: &impl Serialize) {
+fn member(body: &mut Vec<u8>, before: &str, value: impl Json) {
     body.extend_from_slice(before.as_bytes());
-    write(body, value);
+    value.write(body);
 }
 
 fn write(body: &mut Vec<u8>, answer: &impl Serialize) {
     serde_json::to_writer(body, answer).expect("texts and numbers, into memory");
+}
+
+/// A value in JSON.
+trait Json {
+    fn write(self, body: &mut Vec<u8>);
+}
+
+impl Json for bool {
+    fn write(self, body: &mut Vec<u8>) {
+        body.extend_from_slice(if self { b"true" } else { b"false" });
+    }
+}
+
+impl Json for u64 {
+    fn write(self, body: &mut Vec<u8>) {
+        body.extend_from_slice(itoa::Buffer::new().format(self).as_bytes());
+    }
+}
+
+impl Json for &str {
+    fn write(self, body: &mut Vec<u8>) {
+        if self.bytes().fold(true, |is_plain, byte| is_plain & (byte >= b' ') & (byte != b'"') & (byte != b'\\')) {
+            body.push(b'"');
+            body.extend_from_slice(self.as_bytes());
+            body.push(b'"');
+        } else {
+            write(body, &self);
+        }
+    }
+}
+
+impl<T: Json> Json for Option<T> {
+    fn write(self, body: &mut Vec<u8>) {
+        match self {
+            Some(value) => value.write(body),
+            None => body.extend_from_slice(b"null"),
+        }
+    }
 }

@@ -128,18 +128,24 @@ fn wrong(detail: &'static str) -> Problem {
     Problem::new(StatusCode::BAD_REQUEST, detail)
 }
 
-/// Path and query of a target, which may begin with a scheme and a host.
-fn target(target: &str) -> (&str, &str) {
-    let target = target.split('#').next().unwrap_or_default();
-    let target = match target.split_once("://") {
-        Some((_, rest)) if !target.starts_with('/') => rest.find(['/', '?']).map_or("/", |at| &rest[at..]),
-        _ => target,
-    };
-    let (path, query) = target.split_once('?').unwrap_or((target, ""));
-    (if path.is_empty() { "/" } else { path }, query)
+/// Path and query of a target.
+fn target<'t>(target: &'t str) -> (&'t str, &'t str) {
+    let (target, _) = cut(target, b'#');
+    let (path, query) = cut(target, b'?');
+    // There may be a scheme and a host before it.
+    let bare = |(_, rest): (_, &'t str)| rest.find('/').map_or("/", |at| &rest[at..]);
+    let path = if path.starts_with('/') { path } else { path.split_once("://").map_or(path, bare) };
+    (path, query)
+}
+
+/// What is before a byte, and after it.
+fn cut(text: &str, byte: u8) -> (&str, &str) {
+    let at = text.bytes().position(|other| other == byte);
+    at.map_or((text, ""), |at| (&text[..at], &text[at + 1..]))
 }
 
 fn number(digits: &[u8]) -> Option<u64> {
-    let is_number = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
-    str::from_utf8(digits).ok().filter(|_| is_number)?.parse().ok()
+    let add =
+        |number: u64, byte: &u8| number.checked_mul(10)?.checked_add(u64::from(byte.is_ascii_digit().then(|| byte - b'0')?));
+    digits.iter().try_fold(0, add).filter(|_| !digits.is_empty())
 }

@@ -61,7 +61,7 @@ const OUTPUT_BYTES: usize = 65_536;
 const LINGER: Duration = Duration::from_millis(500);
 
 /// How much is let go of what a client sends who has had its last answer.
-const LINGER_BYTES: usize = 1 << 20;
+const LINGER_BYTES: usize = 1 << 18;
 
 /// Serves a connection until its end, or until `stop` changes and what is under way is answered. A client may take `patience` for each
 /// head, each body, and to take a part of an answer.
