@@ -178,7 +178,7 @@ impl fmt::Display for Shown {
         }
         let mut rest = &self.bytes[..usize::from(length)];
         if self.attributes == 1 {
-            return write!(f, "{}", rest.escape_ascii());
+            return escaped(rest, f);
         }
         let mut comma = "";
         while let Some((length, tail)) = rest.split_first() {
@@ -187,13 +187,22 @@ impl fmt::Display for Shown {
             // A comma of a value's own does not separate.
             for part in value.split_inclusive(|byte| *byte == b',') {
                 match part.strip_suffix(b",") {
-                    Some(before) => write!(f, "{}\\x2c", before.escape_ascii())?,
-                    None => write!(f, "{}", part.escape_ascii())?,
+                    Some(before) => escaped(before, f).and_then(|()| f.write_str("\\x2c"))?,
+                    None => escaped(part, f)?,
                 }
             }
             (rest, comma) = (tail, ",");
         }
         Ok(())
+    }
+}
+
+/// With anything unusual escaped. Most has nothing of it, and goes as it is.
+fn escaped(bytes: &[u8], f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let is_plain = bytes.iter().all(|byte| matches!(byte, b' '..=b'~') && !matches!(byte, b'\'' | b'"' | b'\\'));
+    match str::from_utf8(bytes) {
+        Ok(text) if is_plain => f.write_str(text),
+        _ => write!(f, "{}", bytes.escape_ascii()),
     }
 }
 

@@ -128,8 +128,9 @@ fn parse_charged(text: &str) -> Option<Charged> {
 }
 
 fn hex<const N: usize>(bytes: [u8; N]) -> [[u8; 2]; N] {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    bytes.map(|byte| [DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]])
+    // Reckoned, and not looked up: many at once.
+    let digit = |half: u8| half + if half < 10 { b'0' } else { b'a' - 10 };
+    bytes.map(|byte| [digit(byte >> 4), digit(byte & 15)])
 }
 
 fn decimal(text: &mut SmallVec<[u8; 192]>, mut number: u64) {
