@@ -23,7 +23,9 @@ mod direct;
 mod gate;
 mod greeting;
 mod http;
-mod http1;
+/// For `bench/`, which puts other limiters behind the same HTTP.
+#[doc(hidden)]
+pub mod http1;
 mod metrics;
 mod note;
 mod policies;

@@ -15,10 +15,10 @@ const MAX_HEADERS: usize = 100;
 
 /// What is asked.
 #[derive(Default)]
-pub(crate) struct Head<'b> {
-    pub(crate) method: &'b str,
-    pub(crate) path: &'b str,
-    pub(crate) query: &'b str,
+pub struct Head<'b> {
+    pub method: &'b str,
+    pub path: &'b str,
+    pub query: &'b str,
     headers: SmallVec<[Header<'b>; 16]>,
     pub(super) length: Length,
     pub(super) after: After,
@@ -104,22 +104,22 @@ impl<'b> Head<'b> {
     }
 
     /// The values of a header, whose name is in small letters, in their order.
-    pub(crate) fn all(&self, name: &str) -> impl Iterator<Item = &'b [u8]> {
+    pub fn all(&self, name: &str) -> impl Iterator<Item = &'b [u8]> {
         self.headers.iter().filter(move |header| header.name.eq_ignore_ascii_case(name)).map(|header| header.value)
     }
 
     /// The first of them.
-    pub(crate) fn get(&self, name: &str) -> Option<&'b [u8]> {
+    pub fn get(&self, name: &str) -> Option<&'b [u8]> {
         self.all(name).next()
     }
 
     /// The same, where it is text.
-    pub(crate) fn text(&self, name: &str) -> Option<&'b str> {
+    pub fn text(&self, name: &str) -> Option<&'b str> {
         self.get(name).and_then(|value| str::from_utf8(value).ok())
     }
 
     /// The names of all headers.
-    pub(crate) fn names(&self) -> impl Iterator<Item = &'b str> {
+    pub fn names(&self) -> impl Iterator<Item = &'b str> {
         self.headers.iter().map(|header| header.name)
     }
 }

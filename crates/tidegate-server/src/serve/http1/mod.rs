@@ -30,11 +30,11 @@ use self::{
     head::{After, Length},
     response::Body,
 };
-pub(crate) use self::{head::Head, response::Response};
+pub use self::{head::Head, response::Response};
 use super::http::problem::Problem;
 
 /// Answers the requests of one connection.
-pub(crate) trait Service: Send + Sync + 'static {
+pub trait Service: Send + Sync + 'static {
     /// How many bytes the body of a request may have. Nothing where it is answered without: it will not be read then.
     fn max_body_bytes(&self, head: &Head<'_>) -> Option<usize>;
 
@@ -43,9 +43,9 @@ pub(crate) trait Service: Send + Sync + 'static {
 }
 
 /// A request that is whole.
-pub(crate) struct Request<'b> {
-    pub(crate) head: Head<'b>,
-    pub(crate) body: &'b [u8],
+pub struct Request<'b> {
+    pub head: Head<'b>,
+    pub body: &'b [u8],
 }
 
 /// The longest head of a request.
@@ -65,7 +65,7 @@ const LINGER_BYTES: usize = 1 << 18;
 
 /// Serves a connection until its end, or until `stop` changes and what is under way is answered. A client may take `patience` for each
 /// head, each body, and to take a part of an answer.
-pub(crate) async fn serve<V: Service>(
+pub async fn serve<V: Service>(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     patience: Duration,
     service: V,

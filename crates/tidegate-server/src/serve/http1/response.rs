@@ -9,11 +9,11 @@ use http::StatusCode;
 
 use super::KEPT_BYTES;
 
-pub(crate) struct Response {
-    pub(crate) status: StatusCode,
+pub struct Response {
+    pub status: StatusCode,
     /// Headers as they are sent.
     lines: Vec<u8>,
-    pub(crate) body: Vec<u8>,
+    pub body: Vec<u8>,
 }
 
 impl Default for Response {
@@ -25,7 +25,7 @@ impl Default for Response {
 impl Response {
     /// Adds a header. A value that is none is left out.
     #[inline]
-    pub(crate) fn header(&mut self, name: &str, value: impl AsRef<[u8]>) {
+    pub fn header(&mut self, name: &str, value: impl AsRef<[u8]>) {
         let value = value.as_ref();
         if !value.iter().fold(false, |is_control, byte| is_control | (*byte < b' ') | (*byte == 0x7f)) {
             for part in [name.as_bytes(), b": ", value, b"\r\n"] {
@@ -34,12 +34,12 @@ impl Response {
         }
     }
 
-    pub(crate) fn kind(&mut self, kind: &str) {
+    pub fn kind(&mut self, kind: &str) {
         self.header("content-type", kind);
     }
 
     /// As if nothing had been answered.
-    pub(crate) fn clear(&mut self) {
+    pub fn clear(&mut self) {
         self.status = StatusCode::OK;
         for part in [&mut self.lines, &mut self.body] {
             part.clear();
