@@ -185,6 +185,11 @@ async fn requests<T: AsyncRead + AsyncWrite + Unpin, V: Service>(
             }
             used += end;
             deadline = None;
+            if used == connection.input.len() {
+                // Now: who sends ahead all the time is never waited for.
+                connection.input.clear();
+                used = 0;
+            }
             connection.input.append(&mut ahead);
             if connection.output.len() > OUTPUT_BYTES {
                 connection.flush().await?;

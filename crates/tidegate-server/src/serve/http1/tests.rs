@@ -1,6 +1,8 @@
 //! One connection on a pipe, by the bytes; the clock is the test's.
 
 use std::{
+    future::pending,
+    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::SeqCst},
@@ -15,12 +17,12 @@ use tokio::{
     time::{Instant, advance, sleep},
 };
 
-use super::{HEAD_BYTES, Head, LINGER, Request, Response, Service, serve};
+use super::{Alarm, Connection, HEAD_BYTES, Head, KEPT_BYTES, LINGER, Request, Response, Service, requests, serve};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 const MAX_BODY: usize = 100;
 
-/// Answers by what it was asked; `/never` is not answered, and `/closed` does not want a body.
+/// Answers by what it was asked; `/never` is not answered, `/slow` not at once, and `/closed` does not want a body.
 #[derive(Clone, Default)]
 struct Echo {
     is_dropped: Arc<AtomicBool>,
@@ -43,6 +45,9 @@ impl Service for Echo {
         if head.path == "/never" {
             let _dropped = Dropped(&self.is_dropped);
             self.never.notified().await;
+        }
+        if head.path == "/slow" {
+            sleep(Duration::from_millis(2)).await;
         }
         response.header("x-evil", "a\r\nb");
         response.body.extend_from_slice(format!("{} {} {} ", head.method, head.path, head.query).as_bytes());
@@ -326,4 +331,18 @@ async fn who_is_refused_while_it_sends_has_its_answer() {
     rig.client.write_all(b"nonsense\r\n\r\n").await.expect("sent");
     while rig.client.write_all(&[b'x'; 100_000]).await.is_ok() {}
     rig.serving.await.expect("it has ended");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_has_been_answered_is_not_kept() {
+    // Each comes while the one before it is answered: something is always there to answer.
+    let request = format!("GET /slow HTTP/1.1\r\nx: {}\r\n\r\n", "y".repeat(37));
+    assert_eq!(request.len(), 64);
+    let (mut client, stream) = duplex(1 << 20);
+    let (_stop, stopped) = watch::channel(());
+    client.write_all(request.repeat(5000).as_bytes()).await.expect("sent");
+    client.shutdown().await.expect("ended");
+    let mut connection = Connection { stream, patience: PATIENCE, alarm: Alarm(None), input: Vec::new(), output: Vec::new() };
+    let _ = requests(&mut connection, &Echo::default(), &stopped, pin!(pending())).await;
+    assert!(connection.input.capacity() <= 2 * KEPT_BYTES, "{}", connection.input.capacity());
 }
