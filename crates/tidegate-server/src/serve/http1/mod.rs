@@ -162,14 +162,19 @@ async fn requests<T: AsyncRead + AsyncWrite + Unpin, V: Service>(
             response.clear();
             {
                 let mut answer = pin!(service.answer(&request, &mut response));
-                tokio::select! {
-                    biased;
-                    () = &mut answer => {}
-                    // Who has gone is not answered, and what is done to answer it ends.
-                    read = connection.stream.read_buf(&mut ahead), if bytes.len() == end => match read {
-                        Ok(1..) => answer.await,
-                        _ => return Err(Ended::Gone),
-                    },
+                if poll_fn(|context| Poll::Ready(answer.as_mut().poll(context).is_pending())).await {
+                    // What was asked before has not to wait for it.
+                    let Connection { stream, patience, alarm, output, .. } = connection;
+                    send(stream, output, alarm, *patience).await?;
+                    tokio::select! {
+                        biased;
+                        () = &mut answer => {}
+                        // Who has gone is not answered, and what is done to answer it ends.
+                        read = stream.read_buf(&mut ahead), if bytes.len() == end => match read {
+                            Ok(1..) => answer.await,
+                            _ => return Err(Ended::Gone),
+                        },
+                    }
                 }
             }
             drop(request);
@@ -281,20 +286,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Connection<T> {
 
     /// Sends what is written.
     async fn flush(&mut self) -> Result<(), Ended> {
-        let Self { stream, patience, alarm, output, .. } = self;
-        let mut sent = 0;
-        while sent < output.len() {
-            match in_time(alarm, &mut None, *patience, stream.write(&output[sent..])).await {
-                Some(Ok(bytes @ 1..)) => sent += bytes,
-                _ => return Err(Ended::Gone),
-            }
-        }
-        output.clear();
-        output.shrink_to(KEPT_BYTES);
-        match in_time(alarm, &mut None, *patience, stream.flush()).await {
-            Some(Ok(())) => Ok(()),
-            _ => Err(Ended::Gone),
-        }
+        send(&mut self.stream, &mut self.output, &mut self.alarm, self.patience).await
     }
 
     /// Says what is wrong, for the last time: where the next request begins is not known.
@@ -322,6 +314,28 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Connection<T> {
             }
         };
         let _ = timeout(LINGER, ended).await;
+    }
+}
+
+/// Sends it all.
+async fn send<T: AsyncWrite + Unpin>(
+    stream: &mut T,
+    output: &mut Vec<u8>,
+    alarm: &mut Alarm,
+    patience: Duration,
+) -> Result<(), Ended> {
+    let mut sent = 0;
+    while sent < output.len() {
+        match in_time(alarm, &mut None, patience, stream.write(&output[sent..])).await {
+            Some(Ok(bytes @ 1..)) => sent += bytes,
+            _ => return Err(Ended::Gone),
+        }
+    }
+    output.clear();
+    output.shrink_to(KEPT_BYTES);
+    match in_time(alarm, &mut None, patience, stream.flush()).await {
+        Some(Ok(())) => Ok(()),
+        _ => Err(Ended::Gone),
     }
 }
 

@@ -14,7 +14,7 @@ use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex},
     sync::{Notify, watch},
     task::JoinHandle,
-    time::{Instant, advance, sleep},
+    time::{Instant, advance, sleep, timeout},
 };
 
 use super::{Alarm, Connection, HEAD_BYTES, Head, KEPT_BYTES, LINGER, Request, Response, Service, requests, serve};
@@ -345,4 +345,18 @@ async fn what_has_been_answered_is_not_kept() {
     let mut connection = Connection { stream, patience: PATIENCE, alarm: Alarm(None), input: Vec::new(), output: Vec::new() };
     let _ = requests(&mut connection, &Echo::default(), &stopped, pin!(pending())).await;
     assert!(connection.input.capacity() <= 2 * KEPT_BYTES, "{}", connection.input.capacity());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_does_not_wait_for_those_after_it() {
+    let mut rig = rig();
+    rig.client.write_all("GET /never HTTP/1.1\r\n\r\n".repeat(3).as_bytes()).await.expect("sent");
+    for _ in 0..2 {
+        rig.echo.never.notify_one();
+        let reply = timeout(PATIENCE, rig.reply()).await.expect("in time");
+        assert_eq!(replies(&reply).0, [(200, "GET /never  ")]);
+    }
+    // Nor is it lost with them.
+    let text = self::rig().all(["GET /a HTTP/1.1\r\n\r\nGET /never HTTP/1.1\r\n\r\n"]).await;
+    assert_eq!(replies(&text).0, [(200, "GET /a  ")]);
 }
