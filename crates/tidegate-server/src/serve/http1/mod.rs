@@ -159,7 +159,6 @@ async fn requests<T: AsyncRead + AsyncWrite + Unpin, V: Service>(
             };
             let (after, shown) = (head.after, if head.method == "HEAD" { Body::Told } else { Body::Sent });
             let request = Request { head, body };
-            response.clear();
             {
                 let mut answer = pin!(service.answer(&request, &mut response));
                 if poll_fn(|context| Poll::Ready(answer.as_mut().poll(context).is_pending())).await {
@@ -292,7 +291,6 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Connection<T> {
     /// Says what is wrong, for the last time: where the next request begins is not known.
     #[cold]
     fn refuse(&mut self, problem: &Problem, response: &mut Response) -> Ended {
-        response.clear();
         problem.put(response);
         response.write("connection: close\r\n", Body::Sent, &mut self.output);
         Ended::Last

@@ -17,7 +17,7 @@ use tokio::{
     time::{Instant, advance, sleep, timeout},
 };
 
-use super::{Alarm, Connection, HEAD_BYTES, Head, KEPT_BYTES, LINGER, Request, Response, Service, requests, serve};
+use super::{Alarm, Body, Connection, HEAD_BYTES, Head, KEPT_BYTES, LINGER, Request, Response, Service, requests, serve};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 const MAX_BODY: usize = 100;
@@ -345,6 +345,11 @@ async fn what_has_been_answered_is_not_kept() {
     let mut connection = Connection { stream, patience: PATIENCE, alarm: Alarm(None), input: Vec::new(), output: Vec::new() };
     let _ = requests(&mut connection, &Echo::default(), &stopped, pin!(pending())).await;
     assert!(connection.input.capacity() <= 2 * KEPT_BYTES, "{}", connection.input.capacity());
+
+    let mut response = Response::default();
+    response.body.resize(1 << 20, b'x');
+    response.write("", Body::Sent, &mut Vec::new());
+    assert!(response.body.is_empty() && response.body.capacity() <= KEPT_BYTES);
 }
 
 #[tokio::test(start_paused = true)]
