@@ -152,6 +152,11 @@ async fn what_can_be_read_in_two_ways_is_refused_and_is_the_last() {
         ("POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n1\r\nab\r\n", 400),
         ("POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n1\r\na0\r\n\r\n", 400),
         ("POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\nffffffffffffffff1\r\n", 400),
+        ("POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n1\r\r\na\r\n0\r\n\r\n", 400),
+        ("POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n1;a\rb\r\na\r\n0\r\n\r\n", 400),
+        ("POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n0\r\na\r: b\r\n\r\n", 400),
+        ("POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n0\r\n a: b\r\n\r\n", 400),
+        ("POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n0\r\n", 400),
         ("POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\nfffffffffffffff\r\n", 413),
         ("POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n65\r\n", 413),
         ("GET / HTTP/2.0\r\n\r\n", 400),
@@ -364,4 +369,15 @@ async fn an_answer_does_not_wait_for_those_after_it() {
     // Nor is it lost with them.
     let text = self::rig().all(["GET /a HTTP/1.1\r\n\r\nGET /never HTTP/1.1\r\n\r\n"]).await;
     assert_eq!(replies(&text).0, [(200, "GET /a  ")]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_around_a_body_is_bounded() {
+    let head = "POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n";
+    let trailers = |count: usize| format!("{head}0\r\n{}\r\n", format!("x: {}\r\n", "y".repeat(1000)).repeat(count));
+    let extended = |count: usize| format!("{head}{}0\r\n\r\n", format!("1;{}\r\n1\r\n", "x".repeat(1000)).repeat(count));
+    for (sent, status) in [(trailers(10), 200), (trailers(70), 400), (extended(10), 200), (extended(70), 400)] {
+        let text = rig().all([&sent]).await;
+        assert_eq!(replies(&text).0[0].0, status, "{} bytes", sent.len());
+    }
 }
