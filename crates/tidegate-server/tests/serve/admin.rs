@@ -412,6 +412,18 @@ async fn by_tls_it_is_the_same() {
 }
 
 #[tokio::test]
+async fn a_body_that_nobody_reads_is_not_taken() {
+    let running = Running::start(PER_USER).await;
+    for (request, status) in [("GET /healthz", 200), ("GET /v1/policies", 200), ("POST /none", 404)] {
+        let mut client = running.admin().await;
+        let head = format!("{request} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000000\r\n\r\n{{");
+        client.send(head.as_bytes()).await.expect("sent");
+        let reply = client.reply().await.expect("a reply");
+        assert_eq!((reply.status, reply.header("connection")), (status, Some("close")), "{request}");
+    }
+}
+
+#[tokio::test]
 async fn files_that_hold_something_else_are_named() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("text");
