@@ -13,6 +13,9 @@ use crate::serve::http::problem::Problem;
 /// Lines of a head.
 const MAX_HEADERS: usize = 100;
 
+/// Empty lines before a head, in bytes: old clients send one after a body. All of them are looked at again whenever another comes.
+const EMPTY_BYTES: usize = 64;
+
 /// What is asked.
 #[derive(Default)]
 pub struct Head<'b> {
@@ -53,6 +56,9 @@ impl Default for Length {
 impl<'b> Head<'b> {
     /// The bytes of the head that `bytes` begin with; nothing while there is no end of it.
     pub(super) fn read(&mut self, bytes: &'b [u8]) -> Result<Option<usize>, Problem> {
+        if bytes.get(..=EMPTY_BYTES).is_some_and(|first| first.iter().all(|byte| matches!(byte, b'\r' | b'\n'))) {
+            return Err(wrong("This is no request of HTTP/1.1."));
+        }
         let mut room = [const { MaybeUninit::uninit() }; MAX_HEADERS];
         let mut request = httparse::Request::new(&mut []);
         let end = match request.parse_with_uninit_headers(bytes, &mut room) {

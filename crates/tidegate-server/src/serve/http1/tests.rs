@@ -376,7 +376,10 @@ async fn what_is_around_a_body_is_bounded() {
     let head = "POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n";
     let trailers = |count: usize| format!("{head}0\r\n{}\r\n", format!("x: {}\r\n", "y".repeat(1000)).repeat(count));
     let extended = |count: usize| format!("{head}{}0\r\n\r\n", format!("1;{}\r\n1\r\n", "x".repeat(1000)).repeat(count));
-    for (sent, status) in [(trailers(10), 200), (trailers(70), 400), (extended(10), 200), (extended(70), 400)] {
+    let lines = |count: usize| format!("{}{head}0\r\n\r\n", "\r\n".repeat(count));
+    for (sent, status) in
+        [(trailers(10), 200), (trailers(70), 400), (extended(10), 200), (extended(70), 400), (lines(10), 200), (lines(100), 400)]
+    {
         let text = rig().all([&sent]).await;
         assert_eq!(replies(&text).0[0].0, status, "{} bytes", sent.len());
     }
