@@ -75,16 +75,15 @@ impl<'b> Head<'b> {
         (self.path, self.query) = target(request.path.unwrap_or_default());
         self.headers = SmallVec::from_slice(request.headers);
         self.after = if is_old { After::Closed } else { After::Kept };
-        let mut length = None;
+        let (mut length, mut is_closed) = (None, false);
         for Header { name, value } in request.headers {
             // Most names are none of these by their lengths.
             match name.len() {
                 6 if name.eq_ignore_ascii_case("expect") => self.expects = !is_old && value.eq_ignore_ascii_case(b"100-continue"),
                 10 if name.eq_ignore_ascii_case("connection") => {
                     let says = |word| value.split(|byte| *byte == b',').any(|part| part.trim_ascii().eq_ignore_ascii_case(word));
-                    if says(b"close") {
-                        self.after = After::Closed;
-                    } else if is_old && says(b"keep-alive") {
+                    is_closed |= says(b"close");
+                    if is_old && says(b"keep-alive") {
                         self.after = After::KeptAsAsked;
                     }
                 }
@@ -104,6 +103,9 @@ impl<'b> Head<'b> {
                 }
                 _ => {}
             }
+        }
+        if is_closed {
+            self.after = After::Closed;
         }
         self.length = length.unwrap_or_default();
         Ok(Some(end))

@@ -190,6 +190,7 @@ async fn a_connection_is_kept_as_the_client_says() {
         ("GET / HTTP/1.1\r\nConnection: keep-alive, Close\r\n\r\n", 1, Some("connection: close")),
         ("GET / HTTP/1.0\r\n\r\n", 1, Some("connection: close")),
         ("GET / HTTP/1.0\r\nconnection: Keep-Alive\r\n\r\n", 2, Some("connection: keep-alive")),
+        ("GET / HTTP/1.0\r\nconnection: close\r\nconnection: keep-alive\r\n\r\n", 1, Some("connection: close")),
         ("POST /closed HTTP/1.1\r\ncontent-length: 1\r\n\r\n1", 2, None),
         ("POST /closed HTTP/1.1\r\ncontent-length: 1000\r\n\r\n1", 1, Some("connection: close")),
         ("POST /closed HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n", 1, Some("connection: close")),
