@@ -116,6 +116,7 @@ async fn requests<T: AsyncRead + AsyncWrite + Unpin, V: Service>(
     // Of the head that is waited for.
     let mut deadline = None;
     'requests: loop {
+        let mut shown = Body::Sent;
         let needed = 'request: {
             let bytes = &connection.input[used..];
             if bytes.is_empty() {
@@ -127,6 +128,9 @@ async fn requests<T: AsyncRead + AsyncWrite + Unpin, V: Service>(
                 Ok(None) => break 'request Ok(Needed::Head),
                 Err(problem) => break 'request Err(problem),
             };
+            if head.method == "HEAD" {
+                shown = Body::Told;
+            }
             let mut is_last = head.after == After::Closed;
             let max_bytes = if head.length == Length::Bytes(0) { Some(0) } else { service.max_body_bytes(&head) };
             let length = match (head.length, max_bytes) {
@@ -157,7 +161,7 @@ async fn requests<T: AsyncRead + AsyncWrite + Unpin, V: Service>(
                 }
                 break 'request Ok(Needed::Bytes(end));
             };
-            let (after, shown) = (head.after, if head.method == "HEAD" { Body::Told } else { Body::Sent });
+            let after = head.after;
             let request = Request { head, body };
             {
                 let mut answer = pin!(service.answer(&request, &mut response));
@@ -204,7 +208,7 @@ async fn requests<T: AsyncRead + AsyncWrite + Unpin, V: Service>(
         };
         let needed = match needed {
             Ok(needed) => needed,
-            Err(problem) => return Err(connection.refuse(&problem, &mut response)),
+            Err(problem) => return Err(connection.refuse(&problem, shown, &mut response)),
         };
         connection.flush().await?;
         connection.input.drain(..used);
@@ -214,7 +218,7 @@ async fn requests<T: AsyncRead + AsyncWrite + Unpin, V: Service>(
         }
         whole = match connection.receive(needed, &mut deadline, stopped.as_mut()).await {
             Ok(whole) => whole,
-            Err(Some(problem)) => return Err(connection.refuse(&problem, &mut response)),
+            Err(Some(problem)) => return Err(connection.refuse(&problem, shown, &mut response)),
             Err(None) => return Err(Ended::Gone),
         };
     }
@@ -290,9 +294,9 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Connection<T> {
 
     /// Says what is wrong, for the last time: where the next request begins is not known.
     #[cold]
-    fn refuse(&mut self, problem: &Problem, response: &mut Response) -> Ended {
+    fn refuse(&mut self, problem: &Problem, shown: Body, response: &mut Response) -> Ended {
         problem.put(response);
-        response.write("connection: close\r\n", Body::Sent, &mut self.output);
+        response.write("connection: close\r\n", shown, &mut self.output);
         Ended::Last
     }
 

@@ -206,6 +206,8 @@ async fn a_connection_is_kept_as_the_client_says() {
 async fn a_head_is_answered_without_the_body() {
     let text = rig().all(["HEAD /a HTTP/1.1\r\n\r\n"]).await;
     assert!(text.contains("content-length: 9\r\n") && text.ends_with("\r\n\r\n"), "{text}");
+    let text = rig().all(["HEAD /a HTTP/1.1\r\ncontent-length: 101\r\n\r\n"]).await;
+    assert!(text.starts_with("HTTP/1.1 413 ") && text.ends_with("\r\n\r\n"), "{text}");
 }
 
 #[tokio::test(start_paused = true)]
