@@ -77,9 +77,10 @@ pub async fn serve<V: Service>(
         sleep(LINGER).await;
     });
     let mut connection = Connection { stream, patience, alarm: Alarm(None), input: Vec::new(), output: Vec::new() };
-    let ended = requests(&mut connection, &service, &unseen, stopped).await;
-    if let Err(Ended::Last) = ended {
-        connection.close().await;
+    match requests(&mut connection, &service, &unseen, stopped).await {
+        Err(Ended::Last) => connection.close().await,
+        // TLS says that this is the end, and not somebody who cuts it off.
+        _ => drop(timeout(LINGER, connection.stream.shutdown()).await),
     }
 }
 
