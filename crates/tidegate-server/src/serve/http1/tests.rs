@@ -10,8 +10,15 @@ use std::{
     time::Duration,
 };
 
+use proptest::{
+    collection::vec,
+    prelude::*,
+    sample::{Index, select},
+    test_runner::RngSeed,
+};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex},
+    runtime::Builder,
     sync::{Notify, watch},
     task::JoinHandle,
     time::{Instant, advance, sleep, timeout},
@@ -81,7 +88,7 @@ impl Rig {
         let _ = self.client.shutdown().await;
         let mut replies = Vec::new();
         self.client.read_to_end(&mut replies).await.expect("its end");
-        String::from_utf8(replies).expect("text")
+        String::from_utf8_lossy(&replies).into_owned()
     }
 
     async fn reply(&mut self) -> String {
@@ -385,5 +392,52 @@ async fn what_is_around_a_body_is_bounded() {
     {
         let text = rig().all([&sent]).await;
         assert_eq!(replies(&text).0[0].0, status, "{} bytes", sent.len());
+    }
+}
+
+/// What requests are made of.
+const PARTS: [&str; 12] = [
+    "GET /a?b HTTP/1.1\r\nhost: a\r\n\r\n",
+    "GET /slow HTTP/1.1\r\n\r\n",
+    "HEAD /a HTTP/1.1\n\n",
+    "GET /a HTTP/1.0\r\nconnection: keep-alive\r\n\r\n",
+    "POST /slow HTTP/1.1\r\ncontent-length: 5\r\n\r\n\r\n\r\n1",
+    "POST /b HTTP/1.1\r\nexpect: 100-continue\r\ncontent-length: 3\r\n\r\nabc",
+    "POST /b HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n3;x\r\nabc\r\n",
+    "POST /b HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n\r\n",
+    "0\r\nx: y\r\n\r\n",
+    "content-length: 2\r\n",
+    "\r\n",
+    "a",
+];
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, rng_seed: RngSeed::Fixed(9112), ..ProptestConfig::default() })]
+
+    /// Whatever they are: those that are wrong, and those after them, too.
+    #[test]
+    fn bytes_have_the_same_answers_however_they_are_cut(
+        parts in vec(prop_oneof![9 => select(&PARTS[..9]), 1 => select(&PARTS[9..])], 1..8),
+        changes in vec((any::<Index>(), select(&b"\r\n\0\t :;,/0aF\xff"[..]), any::<bool>()), 0..3),
+        cuts in vec(any::<Index>(), 0..9),
+    ) {
+        let mut bytes = parts.concat().into_bytes();
+        for (at, byte, is_more) in changes {
+            let at = at.index(bytes.len());
+            bytes.splice(at..at + usize::from(!is_more), [byte]);
+        }
+        // So that a head that is wrong has an end.
+        bytes.extend_from_slice(b"\r\n\r\n");
+        let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(bytes.len())).chain([0, bytes.len()]).collect();
+        cuts.sort_unstable();
+        let answers = |cuts: &[usize]| {
+            let pieces = cuts.windows(2).map(|cut| &bytes[cut[0]..cut[1]]);
+            // All is answered before the client ends.
+            let pieces = pieces.chain(std::iter::repeat_n(&b""[..], 20));
+            let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().expect("a runtime");
+            let text = runtime.block_on(async { rig().all(pieces).await }).replace("HTTP/1.1 100 Continue\r\n\r\n", "");
+            text.split("\r\n").filter(|line| !line.starts_with("date: ")).collect::<Vec<_>>().join("\r\n")
+        };
+        prop_assert_eq!(answers(&[0, bytes.len()]), answers(&cuts), "{}", bytes.escape_ascii());
     }
 }
