@@ -393,14 +393,16 @@ async fn by_tls_it_is_the_same() {
     let client = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
     let client = client.with_safe_default_protocol_versions().expect("some").with_root_certificates(roots).with_no_client_auth();
     let address = running.server.admin().expect("it listens");
-    for (bearer, status) in [("sesame", "200"), ("wrong", "401")] {
+    for (bearer, status, more) in [("sesame", "200", "connection: close\r\n"), ("wrong", "401", "")] {
         let stream = TcpStream::connect(address).await.expect("connected");
         let name = "localhost".try_into().expect("a name");
         let mut stream = TlsConnector::from(Arc::new(client.clone())).connect(name, stream).await.expect("TLS");
-        let request = format!(
-            "GET /v1/policies HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {bearer}\r\nconnection: close\r\n\r\n"
-        );
+        let request = format!("GET /v1/policies HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {bearer}\r\n{more}\r\n");
         stream.write_all(request.as_bytes()).await.expect("sent");
+        if more.is_empty() {
+            stream.shutdown().await.expect("ended");
+        }
+        // Whoever ends it, the client is told that this was all.
         let mut reply = Vec::new();
         stream.read_to_end(&mut reply).await.expect("a reply");
         assert!(reply.starts_with(format!("HTTP/1.1 {status} ").as_bytes()), "{}", reply.escape_ascii());
@@ -409,6 +411,18 @@ async fn by_tls_it_is_the_same() {
     let mut plain = running.admin().await;
     plain.send(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n").await.expect("sent");
     assert!(plain.reply().await.is_err());
+}
+
+#[tokio::test]
+async fn a_body_that_nobody_reads_is_not_taken() {
+    let running = Running::start(PER_USER).await;
+    for (request, status) in [("GET /healthz", 200), ("GET /v1/policies", 200), ("POST /none", 404)] {
+        let mut client = running.admin().await;
+        let head = format!("{request} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000000\r\n\r\n{{");
+        client.send(head.as_bytes()).await.expect("sent");
+        let reply = client.reply().await.expect("a reply");
+        assert_eq!((reply.status, reply.header("connection")), (status, Some("close")), "{request}");
+    }
 }
 
 #[tokio::test]

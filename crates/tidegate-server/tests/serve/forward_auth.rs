@@ -98,3 +98,22 @@ async fn a_header_that_comes_twice_is_refused() {
     let (junk, key) = (("x-api-key", "junk"), ("X-Api-Key", "k"));
     assert_eq!(statuses(&mut client, &[&[key], &[key], &[junk, key], &[key, junk], &[]]).await, [200, 429, 400, 400, 200]);
 }
+
+#[tokio::test]
+async fn a_body_that_a_proxy_sends_along_is_not_waited_for() {
+    let running = Running::start(POLICIES).await;
+    for framing in ["content-length: 1000000", "transfer-encoding: chunked"] {
+        let mut client = running.client().await;
+        let head = format!("POST /v1/auth HTTP/1.1\r\nhost: a\r\n{framing}\r\n\r\n");
+        client.send(head.as_bytes()).await.expect("sent");
+        let reply = client.reply().await.expect("a reply");
+        assert_eq!((reply.status, reply.header("connection")), (200, Some("close")), "{framing}");
+    }
+    // One that is there is in nobody's way.
+    let mut client = running.client().await;
+    let request = "POST /v1/auth HTTP/1.1\r\nhost: a\r\ncontent-length: 1\r\n\r\n1";
+    client.send(request.repeat(2).as_bytes()).await.expect("sent");
+    for _ in 0..2 {
+        assert_eq!(client.reply().await.expect("a reply").status, 429);
+    }
+}

@@ -202,9 +202,9 @@ impl<S: Store> Admin<S> {
 }
 
 impl<S: Store> Service for Admin<S> {
-    /// Who may not come in is told so, and what it sends is not kept.
+    /// Who may not come in is told so, and what it sends is not kept; nor is what nobody reads, as only changes have a body.
     fn max_body_bytes(&self, head: &Head<'_>) -> Option<usize> {
-        self.enter(head).is_ok().then_some(MAX_BODY_BYTES)
+        self.enter(head).is_ok_and(|(route, ..)| route.role == Role::Write).then_some(MAX_BODY_BYTES)
     }
 
     async fn answer(&self, request: &Request<'_>, response: &mut Response) {

@@ -22,7 +22,7 @@ use self::{
     answer::{Denial, Released, Renewed},
     problem::Problem,
     request::{AcquireBody, BatchBody, HitBody, LeaseBody, RefundBody, SettleBody},
-    routes::Endpoint,
+    routes::{Endpoint, Methods},
 };
 use super::{
     gate::{Gate, Named},
@@ -130,8 +130,10 @@ impl<S: Store> Http<S> {
 }
 
 impl<S: Store> Service for Http<S> {
-    fn max_body_bytes(&self, _head: &Head<'_>) -> Option<usize> {
-        Some(self.max_body_bytes)
+    /// A body that nobody reads is not waited for, nor is there one that is too large: a proxy may send along the one that it asks about.
+    fn max_body_bytes(&self, head: &Head<'_>) -> Option<usize> {
+        let takes_one = head.method == "POST" && routes::find(head.path).is_some_and(|route| route.methods != Methods::Any);
+        takes_one.then_some(self.max_body_bytes)
     }
 
     async fn answer(&self, request: &Request<'_>, response: &mut Response) {

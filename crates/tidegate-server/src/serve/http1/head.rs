@@ -13,6 +13,9 @@ use crate::serve::http::problem::Problem;
 /// Lines of a head.
 const MAX_HEADERS: usize = 100;
 
+/// Empty lines before a head, in bytes: old clients send one after a body. All of them are looked at again whenever another comes.
+const EMPTY_BYTES: usize = 64;
+
 /// What is asked.
 #[derive(Default)]
 pub struct Head<'b> {
@@ -53,6 +56,9 @@ impl Default for Length {
 impl<'b> Head<'b> {
     /// The bytes of the head that `bytes` begin with; nothing while there is no end of it.
     pub(super) fn read(&mut self, bytes: &'b [u8]) -> Result<Option<usize>, Problem> {
+        if bytes.get(..=EMPTY_BYTES).is_some_and(|first| first.iter().all(|byte| matches!(byte, b'\r' | b'\n'))) {
+            return Err(wrong("This is no request of HTTP/1.1."));
+        }
         let mut room = [const { MaybeUninit::uninit() }; MAX_HEADERS];
         let mut request = httparse::Request::new(&mut []);
         let end = match request.parse_with_uninit_headers(bytes, &mut room) {
@@ -69,16 +75,15 @@ impl<'b> Head<'b> {
         (self.path, self.query) = target(request.path.unwrap_or_default());
         self.headers = SmallVec::from_slice(request.headers);
         self.after = if is_old { After::Closed } else { After::Kept };
-        let mut length = None;
+        let (mut length, mut is_closed) = (None, false);
         for Header { name, value } in request.headers {
             // Most names are none of these by their lengths.
             match name.len() {
                 6 if name.eq_ignore_ascii_case("expect") => self.expects = !is_old && value.eq_ignore_ascii_case(b"100-continue"),
                 10 if name.eq_ignore_ascii_case("connection") => {
                     let says = |word| value.split(|byte| *byte == b',').any(|part| part.trim_ascii().eq_ignore_ascii_case(word));
-                    if says(b"close") {
-                        self.after = After::Closed;
-                    } else if is_old && says(b"keep-alive") {
+                    is_closed |= says(b"close");
+                    if is_old && says(b"keep-alive") {
                         self.after = After::KeptAsAsked;
                     }
                 }
@@ -98,6 +103,9 @@ impl<'b> Head<'b> {
                 }
                 _ => {}
             }
+        }
+        if is_closed {
+            self.after = After::Closed;
         }
         self.length = length.unwrap_or_default();
         Ok(Some(end))

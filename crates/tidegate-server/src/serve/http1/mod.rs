@@ -77,9 +77,10 @@ pub async fn serve<V: Service>(
         sleep(LINGER).await;
     });
     let mut connection = Connection { stream, patience, alarm: Alarm(None), input: Vec::new(), output: Vec::new() };
-    let ended = requests(&mut connection, &service, &unseen, stopped).await;
-    if let Err(Ended::Last) = ended {
-        connection.close().await;
+    match requests(&mut connection, &service, &unseen, stopped).await {
+        Err(Ended::Last) => connection.close().await,
+        // TLS says that this is the end, and not somebody who cuts it off.
+        _ => drop(timeout(LINGER, connection.stream.shutdown()).await),
     }
 }
 
@@ -116,6 +117,7 @@ async fn requests<T: AsyncRead + AsyncWrite + Unpin, V: Service>(
     // Of the head that is waited for.
     let mut deadline = None;
     'requests: loop {
+        let mut shown = Body::Sent;
         let needed = 'request: {
             let bytes = &connection.input[used..];
             if bytes.is_empty() {
@@ -127,6 +129,9 @@ async fn requests<T: AsyncRead + AsyncWrite + Unpin, V: Service>(
                 Ok(None) => break 'request Ok(Needed::Head),
                 Err(problem) => break 'request Err(problem),
             };
+            if head.method == "HEAD" {
+                shown = Body::Told;
+            }
             let mut is_last = head.after == After::Closed;
             let max_bytes = if head.length == Length::Bytes(0) { Some(0) } else { service.max_body_bytes(&head) };
             let length = match (head.length, max_bytes) {
@@ -157,19 +162,23 @@ async fn requests<T: AsyncRead + AsyncWrite + Unpin, V: Service>(
                 }
                 break 'request Ok(Needed::Bytes(end));
             };
-            let (after, shown) = (head.after, if head.method == "HEAD" { Body::Told } else { Body::Sent });
+            let after = head.after;
             let request = Request { head, body };
-            response.clear();
             {
                 let mut answer = pin!(service.answer(&request, &mut response));
-                tokio::select! {
-                    biased;
-                    () = &mut answer => {}
-                    // Who has gone is not answered, and what is done to answer it ends.
-                    read = connection.stream.read_buf(&mut ahead), if bytes.len() == end => match read {
-                        Ok(1..) => answer.await,
-                        _ => return Err(Ended::Gone),
-                    },
+                if poll_fn(|context| Poll::Ready(answer.as_mut().poll(context).is_pending())).await {
+                    // What was asked before has not to wait for it.
+                    let Connection { stream, patience, alarm, output, .. } = connection;
+                    send(stream, output, alarm, *patience).await?;
+                    tokio::select! {
+                        biased;
+                        () = &mut answer => {}
+                        // Who has gone is not answered, and what is done to answer it ends.
+                        read = stream.read_buf(&mut ahead), if bytes.len() == end => match read {
+                            Ok(1..) => answer.await,
+                            _ => return Err(Ended::Gone),
+                        },
+                    }
                 }
             }
             drop(request);
@@ -185,6 +194,11 @@ async fn requests<T: AsyncRead + AsyncWrite + Unpin, V: Service>(
             }
             used += end;
             deadline = None;
+            if used == connection.input.len() {
+                // Now: who sends ahead all the time is never waited for.
+                connection.input.clear();
+                used = 0;
+            }
             connection.input.append(&mut ahead);
             if connection.output.len() > OUTPUT_BYTES {
                 connection.flush().await?;
@@ -195,7 +209,7 @@ async fn requests<T: AsyncRead + AsyncWrite + Unpin, V: Service>(
         };
         let needed = match needed {
             Ok(needed) => needed,
-            Err(problem) => return Err(connection.refuse(&problem, &mut response)),
+            Err(problem) => return Err(connection.refuse(&problem, shown, &mut response)),
         };
         connection.flush().await?;
         connection.input.drain(..used);
@@ -205,7 +219,7 @@ async fn requests<T: AsyncRead + AsyncWrite + Unpin, V: Service>(
         }
         whole = match connection.receive(needed, &mut deadline, stopped.as_mut()).await {
             Ok(whole) => whole,
-            Err(Some(problem)) => return Err(connection.refuse(&problem, &mut response)),
+            Err(Some(problem)) => return Err(connection.refuse(&problem, shown, &mut response)),
             Err(None) => return Err(Ended::Gone),
         };
     }
@@ -276,28 +290,14 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Connection<T> {
 
     /// Sends what is written.
     async fn flush(&mut self) -> Result<(), Ended> {
-        let Self { stream, patience, alarm, output, .. } = self;
-        let mut sent = 0;
-        while sent < output.len() {
-            match in_time(alarm, &mut None, *patience, stream.write(&output[sent..])).await {
-                Some(Ok(bytes @ 1..)) => sent += bytes,
-                _ => return Err(Ended::Gone),
-            }
-        }
-        output.clear();
-        output.shrink_to(KEPT_BYTES);
-        match in_time(alarm, &mut None, *patience, stream.flush()).await {
-            Some(Ok(())) => Ok(()),
-            _ => Err(Ended::Gone),
-        }
+        send(&mut self.stream, &mut self.output, &mut self.alarm, self.patience).await
     }
 
     /// Says what is wrong, for the last time: where the next request begins is not known.
     #[cold]
-    fn refuse(&mut self, problem: &Problem, response: &mut Response) -> Ended {
-        response.clear();
+    fn refuse(&mut self, problem: &Problem, shown: Body, response: &mut Response) -> Ended {
         problem.put(response);
-        response.write("connection: close\r\n", Body::Sent, &mut self.output);
+        response.write("connection: close\r\n", shown, &mut self.output);
         Ended::Last
     }
 
@@ -317,6 +317,28 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Connection<T> {
             }
         };
         let _ = timeout(LINGER, ended).await;
+    }
+}
+
+/// Sends it all.
+async fn send<T: AsyncWrite + Unpin>(
+    stream: &mut T,
+    output: &mut Vec<u8>,
+    alarm: &mut Alarm,
+    patience: Duration,
+) -> Result<(), Ended> {
+    let mut sent = 0;
+    while sent < output.len() {
+        match in_time(alarm, &mut None, patience, stream.write(&output[sent..])).await {
+            Some(Ok(bytes @ 1..)) => sent += bytes,
+            _ => return Err(Ended::Gone),
+        }
+    }
+    output.clear();
+    output.shrink_to(KEPT_BYTES);
+    match in_time(alarm, &mut None, patience, stream.flush()).await {
+        Some(Ok(())) => Ok(()),
+        _ => Err(Ended::Gone),
     }
 }
 

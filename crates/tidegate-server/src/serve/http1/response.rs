@@ -38,17 +38,8 @@ impl Response {
         self.header("content-type", kind);
     }
 
-    /// As if nothing had been answered.
-    pub fn clear(&mut self) {
-        self.status = StatusCode::OK;
-        for part in [&mut self.lines, &mut self.body] {
-            part.clear();
-            part.shrink_to(KEPT_BYTES);
-        }
-    }
-
-    /// Writes it, with more headers.
-    pub(super) fn write(&self, more: &str, body: Body, output: &mut Vec<u8>) {
+    /// Writes it, with more headers, and is empty then.
+    pub(super) fn write(&mut self, more: &str, body: Body, output: &mut Vec<u8>) {
         match self.status {
             StatusCode::OK => output.extend_from_slice(b"HTTP/1.1 200 OK\r\ncontent-length: "),
             StatusCode::TOO_MANY_REQUESTS => output.extend_from_slice(b"HTTP/1.1 429 Too Many Requests\r\ncontent-length: "),
@@ -67,6 +58,11 @@ impl Response {
         }
         if body == Body::Sent {
             output.extend_from_slice(&self.body);
+        }
+        self.status = StatusCode::OK;
+        for part in [&mut self.lines, &mut self.body] {
+            part.clear();
+            part.shrink_to(KEPT_BYTES);
         }
     }
 }

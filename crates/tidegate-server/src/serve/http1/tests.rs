@@ -1,6 +1,8 @@
 //! One connection on a pipe, by the bytes; the clock is the test's.
 
 use std::{
+    future::pending,
+    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::SeqCst},
@@ -8,19 +10,26 @@ use std::{
     time::Duration,
 };
 
+use proptest::{
+    collection::vec,
+    prelude::*,
+    sample::{Index, select},
+    test_runner::RngSeed,
+};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex},
+    runtime::Builder,
     sync::{Notify, watch},
     task::JoinHandle,
-    time::{Instant, advance, sleep},
+    time::{Instant, advance, sleep, timeout},
 };
 
-use super::{HEAD_BYTES, Head, LINGER, Request, Response, Service, serve};
+use super::{Alarm, Body, Connection, HEAD_BYTES, Head, KEPT_BYTES, LINGER, Request, Response, Service, requests, serve};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 const MAX_BODY: usize = 100;
 
-/// Answers by what it was asked; `/never` is not answered, and `/closed` does not want a body.
+/// Answers by what it was asked; `/never` is not answered, `/slow` not at once, and `/closed` does not want a body.
 #[derive(Clone, Default)]
 struct Echo {
     is_dropped: Arc<AtomicBool>,
@@ -43,6 +52,9 @@ impl Service for Echo {
         if head.path == "/never" {
             let _dropped = Dropped(&self.is_dropped);
             self.never.notified().await;
+        }
+        if head.path == "/slow" {
+            sleep(Duration::from_millis(2)).await;
         }
         response.header("x-evil", "a\r\nb");
         response.body.extend_from_slice(format!("{} {} {} ", head.method, head.path, head.query).as_bytes());
@@ -76,7 +88,7 @@ impl Rig {
         let _ = self.client.shutdown().await;
         let mut replies = Vec::new();
         self.client.read_to_end(&mut replies).await.expect("its end");
-        String::from_utf8(replies).expect("text")
+        String::from_utf8_lossy(&replies).into_owned()
     }
 
     async fn reply(&mut self) -> String {
@@ -147,6 +159,11 @@ async fn what_can_be_read_in_two_ways_is_refused_and_is_the_last() {
         ("POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n1\r\nab\r\n", 400),
         ("POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n1\r\na0\r\n\r\n", 400),
         ("POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\nffffffffffffffff1\r\n", 400),
+        ("POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n1\r\r\na\r\n0\r\n\r\n", 400),
+        ("POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n1;a\rb\r\na\r\n0\r\n\r\n", 400),
+        ("POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n0\r\na\r: b\r\n\r\n", 400),
+        ("POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n0\r\n a: b\r\n\r\n", 400),
+        ("POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n0\r\n", 400),
         ("POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\nfffffffffffffff\r\n", 413),
         ("POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n65\r\n", 413),
         ("GET / HTTP/2.0\r\n\r\n", 400),
@@ -180,6 +197,7 @@ async fn a_connection_is_kept_as_the_client_says() {
         ("GET / HTTP/1.1\r\nConnection: keep-alive, Close\r\n\r\n", 1, Some("connection: close")),
         ("GET / HTTP/1.0\r\n\r\n", 1, Some("connection: close")),
         ("GET / HTTP/1.0\r\nconnection: Keep-Alive\r\n\r\n", 2, Some("connection: keep-alive")),
+        ("GET / HTTP/1.0\r\nconnection: close\r\nconnection: keep-alive\r\n\r\n", 1, Some("connection: close")),
         ("POST /closed HTTP/1.1\r\ncontent-length: 1\r\n\r\n1", 2, None),
         ("POST /closed HTTP/1.1\r\ncontent-length: 1000\r\n\r\n1", 1, Some("connection: close")),
         ("POST /closed HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n", 1, Some("connection: close")),
@@ -195,6 +213,8 @@ async fn a_connection_is_kept_as_the_client_says() {
 async fn a_head_is_answered_without_the_body() {
     let text = rig().all(["HEAD /a HTTP/1.1\r\n\r\n"]).await;
     assert!(text.contains("content-length: 9\r\n") && text.ends_with("\r\n\r\n"), "{text}");
+    let text = rig().all(["HEAD /a HTTP/1.1\r\ncontent-length: 101\r\n\r\n"]).await;
+    assert!(text.starts_with("HTTP/1.1 413 ") && text.ends_with("\r\n\r\n"), "{text}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -326,4 +346,98 @@ async fn who_is_refused_while_it_sends_has_its_answer() {
     rig.client.write_all(b"nonsense\r\n\r\n").await.expect("sent");
     while rig.client.write_all(&[b'x'; 100_000]).await.is_ok() {}
     rig.serving.await.expect("it has ended");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_has_been_answered_is_not_kept() {
+    // Each comes while the one before it is answered: something is always there to answer.
+    let request = format!("GET /slow HTTP/1.1\r\nx: {}\r\n\r\n", "y".repeat(37));
+    assert_eq!(request.len(), 64);
+    let (mut client, stream) = duplex(1 << 20);
+    let (_stop, stopped) = watch::channel(());
+    client.write_all(request.repeat(5000).as_bytes()).await.expect("sent");
+    client.shutdown().await.expect("ended");
+    let mut connection = Connection { stream, patience: PATIENCE, alarm: Alarm(None), input: Vec::new(), output: Vec::new() };
+    let _ = requests(&mut connection, &Echo::default(), &stopped, pin!(pending())).await;
+    assert!(connection.input.capacity() <= 2 * KEPT_BYTES, "{}", connection.input.capacity());
+
+    let mut response = Response::default();
+    response.body.resize(1 << 20, b'x');
+    response.write("", Body::Sent, &mut Vec::new());
+    assert!(response.body.is_empty() && response.body.capacity() <= KEPT_BYTES);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_does_not_wait_for_those_after_it() {
+    let mut rig = rig();
+    rig.client.write_all("GET /never HTTP/1.1\r\n\r\n".repeat(3).as_bytes()).await.expect("sent");
+    for _ in 0..2 {
+        rig.echo.never.notify_one();
+        let reply = timeout(PATIENCE, rig.reply()).await.expect("in time");
+        assert_eq!(replies(&reply).0, [(200, "GET /never  ")]);
+    }
+    // Nor is it lost with them.
+    let text = self::rig().all(["GET /a HTTP/1.1\r\n\r\nGET /never HTTP/1.1\r\n\r\n"]).await;
+    assert_eq!(replies(&text).0, [(200, "GET /a  ")]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_around_a_body_is_bounded() {
+    let head = "POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n";
+    let trailers = |count: usize| format!("{head}0\r\n{}\r\n", format!("x: {}\r\n", "y".repeat(1000)).repeat(count));
+    let extended = |count: usize| format!("{head}{}0\r\n\r\n", format!("1;{}\r\n1\r\n", "x".repeat(1000)).repeat(count));
+    let lines = |count: usize| format!("{}{head}0\r\n\r\n", "\r\n".repeat(count));
+    for (sent, status) in
+        [(trailers(10), 200), (trailers(70), 400), (extended(10), 200), (extended(70), 400), (lines(10), 200), (lines(100), 400)]
+    {
+        let text = rig().all([&sent]).await;
+        assert_eq!(replies(&text).0[0].0, status, "{} bytes", sent.len());
+    }
+}
+
+/// What requests are made of.
+const PARTS: [&str; 12] = [
+    "GET /a?b HTTP/1.1\r\nhost: a\r\n\r\n",
+    "GET /slow HTTP/1.1\r\n\r\n",
+    "HEAD /a HTTP/1.1\n\n",
+    "GET /a HTTP/1.0\r\nconnection: keep-alive\r\n\r\n",
+    "POST /slow HTTP/1.1\r\ncontent-length: 5\r\n\r\n\r\n\r\n1",
+    "POST /b HTTP/1.1\r\nexpect: 100-continue\r\ncontent-length: 3\r\n\r\nabc",
+    "POST /b HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n3;x\r\nabc\r\n",
+    "POST /b HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n\r\n",
+    "0\r\nx: y\r\n\r\n",
+    "content-length: 2\r\n",
+    "\r\n",
+    "a",
+];
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, rng_seed: RngSeed::Fixed(9112), ..ProptestConfig::default() })]
+
+    /// Whatever they are: those that are wrong, and those after them, too.
+    #[test]
+    fn bytes_have_the_same_answers_however_they_are_cut(
+        parts in vec(prop_oneof![9 => select(&PARTS[..9]), 1 => select(&PARTS[9..])], 1..8),
+        changes in vec((any::<Index>(), select(&b"\r\n\0\t :;,/0aF\xff"[..]), any::<bool>()), 0..3),
+        cuts in vec(any::<Index>(), 0..9),
+    ) {
+        let mut bytes = parts.concat().into_bytes();
+        for (at, byte, is_more) in changes {
+            let at = at.index(bytes.len());
+            bytes.splice(at..at + usize::from(!is_more), [byte]);
+        }
+        // So that a head that is wrong has an end.
+        bytes.extend_from_slice(b"\r\n\r\n");
+        let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(bytes.len())).chain([0, bytes.len()]).collect();
+        cuts.sort_unstable();
+        let answers = |cuts: &[usize]| {
+            let pieces = cuts.windows(2).map(|cut| &bytes[cut[0]..cut[1]]);
+            // All is answered before the client ends.
+            let pieces = pieces.chain(std::iter::repeat_n(&b""[..], 20));
+            let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().expect("a runtime");
+            let text = runtime.block_on(async { rig().all(pieces).await }).replace("HTTP/1.1 100 Continue\r\n\r\n", "");
+            text.split("\r\n").filter(|line| !line.starts_with("date: ")).collect::<Vec<_>>().join("\r\n")
+        };
+        prop_assert_eq!(answers(&[0, bytes.len()]), answers(&cuts), "{}", bytes.escape_ascii());
+    }
 }
