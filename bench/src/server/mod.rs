@@ -1,11 +1,12 @@
-//! The server over HTTP beside others: decisions per second, and CPU time of the server per decision. All are asked by the same client, in
-//! turns.
+//! The server over HTTP beside others: decisions per second, and CPU time of the server and of the client per decision. All are asked by
+//! the same client, in turns.
 
 mod around;
 mod contenders;
 
 use std::{future, time::Duration};
 
+use nix::time::ClockId;
 use tidegate_load::{Distribution, Keys, Load};
 use tokio::runtime::{Builder, Runtime};
 
@@ -66,6 +67,8 @@ struct Measured {
     is_ours: bool,
     /// Microseconds of the server per decision, one for each round; none where the server is not a process of its own.
     cpu: Vec<f64>,
+    /// Microseconds of the client per decision, one for each round: what it takes of the machine that both are on.
+    client: Vec<f64>,
     /// Decisions per second, one for each round.
     rate: Vec<f64>,
 }
@@ -76,6 +79,7 @@ fn measure(client: &Runtime, contenders: Vec<Contender>, effort: &Effort) -> Res
         name: contender.name.clone(),
         is_ours: contender.is_ours,
         cpu: Vec::new(),
+        client: Vec::new(),
         rate: Vec::new(),
     };
     let mut results: Vec<_> = contenders.iter().map(fresh).collect();
@@ -86,35 +90,49 @@ fn measure(client: &Runtime, contenders: Vec<Contender>, effort: &Effort) -> Res
     for round in 0..effort.rounds {
         for at in (0..contenders.len()).map(|turn| (round + turn) % contenders.len()) {
             let before = contenders[at].cpu_micros();
-            let (decisions, rate) = lap(client, &contenders[at], effort.lap)?;
+            let Lap { decisions, rate, client } = lap(client, &contenders[at], effort.lap)?;
             let spent = contenders[at].cpu_micros().zip(before).map(|(after, before)| (after - before) as f64 / decisions);
             results[at].cpu.extend(spent);
+            results[at].client.push(client);
             results[at].rate.push(rate);
         }
     }
     Ok(results)
 }
 
-/// How many decisions there were, and how many per second.
-fn lap(client: &Runtime, contender: &Contender, duration: Duration) -> Result<(f64, f64), String> {
+/// What one contender gave in a round.
+struct Lap {
+    decisions: f64,
+    /// Of them per second.
+    rate: f64,
+    /// Microseconds of the client for each.
+    client: f64,
+}
+
+fn lap(client: &Runtime, contender: &Contender, duration: Duration) -> Result<Lap, String> {
     let keys = Keys { count: KEYS, distribution: Distribution::Uniform, seed: SEED };
     let load = Load { connections: CONNECTIONS, rate: None, warmup: Duration::ZERO, duration, keys };
+    // The client is this thread.
+    let cpu = || ClockId::CLOCK_THREAD_CPUTIME_ID.now().map(Duration::from).map_err(|error| error.to_string());
+    let before = cpu()?;
     let report = client.block_on(load.run(&contender.target, future::pending(), |_| {}))?;
+    let spent = cpu()? - before;
     let tally = &report.tally;
     if tally.allowed == 0 || tally.denied + tally.failed + tally.unanswered > 0 {
         return Err(format!("{}: not all were allowed: {tally:?}", contender.name));
     }
     let decisions = tally.decisions() as f64;
-    Ok((decisions, decisions / report.elapsed.as_secs_f64()))
+    let rate = decisions / report.elapsed.as_secs_f64();
+    Ok(Lap { decisions, rate, client: spent.as_secs_f64() * 1e6 / decisions })
 }
 
 fn print(place: &str, results: &[Measured]) {
-    println!("\n{place:<34}{:>12}{:>18}{:>18}", "decisions/s", "min..max", "CPU us/decision");
-    for Measured { name, cpu, rate, .. } in results {
+    println!("\n{place:<34}{:>12}{:>18}{:>18}{:>12}", "decisions/s", "min..max", "CPU us/decision", "client's");
+    for Measured { name, cpu, client, rate, .. } in results {
         let min = rate.iter().copied().fold(f64::INFINITY, f64::min);
         let max = rate.iter().copied().fold(0.0, f64::max);
         let cpu = if cpu.is_empty() { String::new() } else { format!("{:.2}", median(cpu)) };
-        println!("{name:<34}{:>12.0}{:>18}{cpu:>18}", median(rate), format!("{min:.0}..{max:.0}"));
+        println!("{name:<34}{:>12.0}{:>18}{cpu:>18}{:>12.2}", median(rate), format!("{min:.0}..{max:.0}"), median(client));
     }
 }
 

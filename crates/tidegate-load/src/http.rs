@@ -2,6 +2,7 @@
 
 use std::{io, time::Duration};
 
+use memchr::memchr_iter;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
@@ -150,31 +151,106 @@ struct Head {
     closes: bool,
 }
 
-/// Nothing yet, if it has not come whole.
+/// Nothing yet, if it has not come whole. It looks for what has to be known and passes over the rest: the generator is to leave the
+/// machine to what it measures.
 fn head(bytes: &[u8]) -> io::Result<Option<Head>> {
-    if bytes.is_empty() {
-        return Ok(None);
-    }
-    let mut headers = [httparse::EMPTY_HEADER; 64];
-    let mut response = httparse::Response::new(&mut headers);
-    let httparse::Status::Complete(length) = response.parse(bytes).map_err(|error| invalid(&error.to_string()))? else {
-        return if bytes.len() > MAX_BYTES { Err(invalid("the head of the answer is too long")) } else { Ok(None) };
-    };
-    let mut head =
-        Head { status: response.code.unwrap_or_default(), length, body_length: 0, closes: response.version == Some(0) };
-    for header in response.headers {
-        if header.name.eq_ignore_ascii_case("content-length") {
-            let length = str::from_utf8(header.value).ok().and_then(|length| length.parse().ok());
-            head.body_length = length.ok_or_else(|| invalid("the length of the answer is none"))?;
-        } else if header.name.eq_ignore_ascii_case("connection") {
-            head.closes |= header.value.eq_ignore_ascii_case(b"close");
-        } else if header.name.eq_ignore_ascii_case("transfer-encoding") {
-            return Err(invalid("the answer does not tell its length"));
+    let mut head = Head { status: 0, length: 0, body_length: 0, closes: false };
+    for end in memchr_iter(b'\n', bytes) {
+        let line = &bytes[head.length..end];
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        if head.length == 0 {
+            (head.status, head.closes) = status(line).ok_or_else(|| invalid("the answer is not one of HTTP/1.1"))?;
+        }
+        head.length = end + 1;
+        match line.first() {
+            None => return Ok(Some(head)),
+            Some(b'c' | b'C') => {
+                if let Some(length) = value(line, b"content-length") {
+                    let length = str::from_utf8(length).ok().and_then(|length| length.parse().ok());
+                    head.body_length = length.ok_or_else(|| invalid("the length of the answer is none"))?;
+                } else if let Some(connection) = value(line, b"connection") {
+                    head.closes |= connection.eq_ignore_ascii_case(b"close");
+                }
+            }
+            Some(b't' | b'T') if value(line, b"transfer-encoding").is_some() => {
+                return Err(invalid("the answer does not tell its length"));
+            }
+            Some(_) => {}
         }
     }
-    Ok(Some(head))
+    if bytes.len() > MAX_BYTES { Err(invalid("the head of the answer is too long")) } else { Ok(None) }
+}
+
+/// The status of a first line, and whether it is one of HTTP/1.0, which keeps no connection.
+fn status(line: &[u8]) -> Option<(u16, bool)> {
+    let (minor, rest) = line.strip_prefix(b"HTTP/1.")?.split_first()?;
+    let (code, reason) = rest.strip_prefix(b" ")?.split_at_checked(3)?;
+    let is_status = matches!(minor, b'0' | b'1') && code.iter().all(u8::is_ascii_digit) && matches!(reason, [] | [b' ', ..]);
+    is_status.then(|| (code.iter().fold(0, |status, digit| status * 10 + u16::from(digit - b'0')), *minor == b'0'))
+}
+
+/// What a header has, if it is of this name.
+fn value<'a>(line: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
+    // The colon first: that alone tells most others.
+    if line.get(name.len()) != Some(&b':') || !line[..name.len()].eq_ignore_ascii_case(name) {
+        return None;
+    }
+    Some(line[name.len() + 1..].trim_ascii())
 }
 
 fn invalid(detail: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, detail)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ANSWER: &[u8] = b"HTTP/1.1 429 Too Many Requests\r\nX-Content-Length: 7\r\nconnections: close\r\nretry-after: 3\r\n\
+        Content-LENGTH:  12 \r\n\r\n{\"a\":\"\r\n\r\n\"}";
+
+    #[test]
+    fn a_head_is_read_when_it_has_come_whole() {
+        let length = ANSWER.len() - 12;
+        for cut in 0..length {
+            assert!(head(&ANSWER[..cut]).expect("nothing wrong so far").is_none(), "{cut}");
+        }
+        for cut in length..=ANSWER.len() {
+            let head = head(&ANSWER[..cut]).expect("right").expect("whole");
+            assert_eq!((head.status, head.length, head.body_length, head.closes), (429, length, 12, false));
+        }
+    }
+
+    #[test]
+    fn a_connection_is_kept_unless_the_head_says_otherwise() {
+        for (text, status, closes) in [
+            ("HTTP/1.1 200 OK\r\n\r\n", 200, false),
+            ("HTTP/1.1 204\r\n\r\n", 204, false),
+            ("HTTP/1.1 200 OK\nconnection: keep-alive\n\n", 200, false),
+            ("HTTP/1.1 503 \r\nConnection: Close\r\n\r\n", 503, true),
+            ("HTTP/1.0 200 OK\r\n\r\n", 200, true),
+        ] {
+            let head = head(text.as_bytes()).expect("right").expect("whole");
+            assert_eq!((head.status, head.length, head.body_length, head.closes), (status, text.len(), 0, closes), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_head_is_refused() {
+        for wrong in [
+            "\r\n",
+            "200 OK\r\n\r\n",
+            "HTTP/2.0 200 OK\r\n\r\n",
+            "HTTP/1.2 200 OK\r\n\r\n",
+            "HTTP/1.1 20\r\n\r\n",
+            "HTTP/1.1 2000\r\n\r\n",
+            "HTTP/1.1 2x0 OK\r\n\r\n",
+            "HTTP/1.1 200 OK\r\ncontent-length: -1\r\n\r\n",
+            "HTTP/1.1 200 OK\r\ncontent-length:\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
+        ] {
+            assert!(head(wrong.as_bytes()).is_err(), "{wrong:?}");
+        }
+        assert!(head(&vec![b'a'; MAX_BYTES + 1]).is_err());
+    }
 }

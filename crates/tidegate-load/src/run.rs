@@ -4,7 +4,7 @@ use std::{
     pin::pin,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread,
     time::{Duration, Instant},
@@ -12,9 +12,9 @@ use std::{
 
 use tokio::{
     runtime::Handle,
-    sync::{Semaphore, watch},
+    sync::Semaphore,
     task::JoinSet,
-    time::{interval_at, sleep, sleep_until},
+    time::{interval_at, sleep_until, timeout},
 };
 
 use crate::{Connection, Keys, Tally, Target, keys::Sequence};
@@ -71,6 +71,7 @@ impl Load {
         let shared = Arc::new(Shared {
             schedule: self.rate.map(|rate| Schedule::new(start, rate, self.warmup + self.duration)),
             counted_from,
+            is_over: AtomicBool::new(false),
             // One for each thread: the locks are hardly ever waited for.
             tallies: (0..Handle::current().metrics().num_workers()).map(|_| Mutex::default()).collect(),
         });
@@ -78,11 +79,10 @@ impl Load {
             let shared = Arc::clone(&shared);
             thread::spawn(move || shared.schedule.iter().for_each(Schedule::pace))
         });
-        let (over, is_over) = watch::channel(());
         let mut asking = JoinSet::new();
         for (index, connection) in connections.into_iter().enumerate() {
             let keys = self.keys.sequence(index as u64);
-            asking.spawn(ask(Arc::clone(&shared), index, connection, keys, is_over.clone()));
+            asking.spawn(ask(Arc::clone(&shared), index, connection, keys));
         }
 
         let end = counted_from + self.duration;
@@ -100,8 +100,17 @@ impl Load {
         if let Some(schedule) = &shared.schedule {
             schedule.due.close();
         }
-        let _ = over.send(());
-        asking.join_all().await;
+        shared.is_over.store(true, Ordering::Relaxed);
+        let answered = async {
+            while let Some(ended) = asking.join_next().await {
+                ended.map_err(|_| "a task that asks has panicked")?;
+            }
+            Ok::<_, &str>(())
+        };
+        match timeout(GRACE, answered).await {
+            Ok(answered) => answered?,
+            Err(_) => asking.shutdown().await,
+        }
 
         let mut tally = shared.total();
         if let (Some(pacer), Some(schedule)) = (pacer, &shared.schedule) {
@@ -120,6 +129,7 @@ impl Load {
 struct Shared {
     schedule: Option<Schedule>,
     counted_from: Instant,
+    is_over: AtomicBool,
     tallies: Vec<Mutex<Tally>>,
 }
 
@@ -180,49 +190,38 @@ impl Schedule {
 }
 
 /// One connection, until it is over and what it has asked is answered.
-async fn ask(
-    shared: Arc<Shared>,
-    index: usize,
-    mut connection: impl Connection,
-    mut keys: Sequence,
-    mut is_over: watch::Receiver<()>,
-) {
-    let over = is_over.clone();
-    // Since when a hit is under way that counts.
-    let mut waiting = None;
-    let asking = async {
-        let mut free = Instant::now();
-        while !over.has_changed().unwrap_or(true) {
-            let mut since = free;
-            if let Some(schedule) = &shared.schedule {
-                let Some(due) = schedule.next().await else { break };
-                since = due;
-            }
-            let counts = since >= shared.counted_from;
-            if counts {
-                waiting = Some(since);
-                if shared.schedule.is_some() && since.max(free).elapsed() > LATE {
-                    shared.tally(index).late += 1;
-                }
-            }
-            let told = connection.ask(keys.next()).await;
-            free = Instant::now();
-            if counts {
-                waiting = None;
-                shared.tally(index).answered(told, free - since);
-            }
+async fn ask(shared: Arc<Shared>, index: usize, mut connection: impl Connection, mut keys: Sequence) {
+    let mut free = Instant::now();
+    while !shared.is_over.load(Ordering::Relaxed) {
+        let mut since = free;
+        if let Some(schedule) = &shared.schedule {
+            let Some(due) = schedule.next().await else { break };
+            since = due;
         }
-    };
-    let patience = async {
-        let _ = is_over.changed().await;
-        sleep(GRACE).await;
-    };
-    tokio::select! {
-        biased;
-        () = asking => {}
-        () = patience => {}
+        let mut waiting = Waiting { shared: &shared, index, since: (since >= shared.counted_from).then_some(since) };
+        if waiting.since.is_some() && shared.schedule.is_some() && since.max(free).elapsed() > LATE {
+            shared.tally(index).late += 1;
+        }
+        let told = connection.ask(keys.next()).await;
+        free = Instant::now();
+        if waiting.since.take().is_some() {
+            shared.tally(index).answered(told, free - since);
+        }
     }
-    if let Some(since) = waiting {
-        shared.tally(index).unanswered(since.elapsed());
+}
+
+/// A hit under way. Dropped while it is, as the task is when patience ends, it has not been answered.
+struct Waiting<'a> {
+    shared: &'a Shared,
+    index: usize,
+    /// If it counts.
+    since: Option<Instant>,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if let Some(since) = self.since {
+            self.shared.tally(self.index).unanswered(since.elapsed());
+        }
     }
 }
