@@ -49,17 +49,25 @@ pub(super) struct Job {
 
 /// One ask of a hit.
 pub(super) struct Line {
-    /// Its plan, packed.
-    pub(super) plan: Vec<u8>,
+    /// Its plan, and after that the fields that come after the plan's number.
+    pub(super) packed: Vec<u8>,
+    /// How long the plan is.
+    pub(super) plan: usize,
     pub(super) keys: SmallVec<[String; 1]>,
-    /// The fields after the plan's number, packed.
-    pub(super) fields: Vec<u8>,
 }
 
 impl Line {
     /// Its number, which is the cost where a hit is to be decided.
     fn number(&self) -> u64 {
-        Reader(&self.fields[1..]).number().unwrap_or_default()
+        Reader(&self.fields()[1..]).number().unwrap_or_default()
+    }
+
+    fn plan(&self) -> &[u8] {
+        &self.packed[..self.plan]
+    }
+
+    fn fields(&self) -> &[u8] {
+        &self.packed[self.plan..]
     }
 }
 
@@ -112,26 +120,30 @@ impl Link {
         &self.health
     }
 
-    /// What the script answers to a hit.
-    pub(super) async fn ask(&self, job: Job) -> Result<Answers, StoreError> {
-        self.hand_in(|reply| Work::Hit(job, reply)).await
+    /// What the script answers to a hit. It is handed in at once: no future has to hold it.
+    pub(super) fn ask(&self, job: Job) -> impl Future<Output = Result<Answers, StoreError>> + use<> {
+        self.hand_in(|reply| Work::Hit(job, reply))
     }
 
-    /// What the server answers to commands.
-    pub(super) async fn send(&self, commands: redis::Pipeline) -> Result<Vec<redis::Value>, StoreError> {
-        self.hand_in(|reply| Work::Commands(commands, reply)).await
+    /// What the server answers to commands, which are handed in at once.
+    pub(super) fn send(&self, commands: redis::Pipeline) -> impl Future<Output = Result<Vec<redis::Value>, StoreError>> + use<> {
+        self.hand_in(|reply| Work::Commands(commands, reply))
     }
 
-    async fn hand_in<T>(&self, work: impl FnOnce(Reply<T>) -> Work) -> Result<T, StoreError> {
-        if !self.is_up() {
-            return Err(StoreError::Down);
-        }
+    fn hand_in<T, W: FnOnce(Reply<T>) -> Work>(&self, work: W) -> impl Future<Output = Result<T, StoreError>> + use<T, W> {
         let (reply, answer) = oneshot::channel();
-        self.work.try_send(work(reply)).map_err(|error| match error {
-            mpsc::error::TrySendError::Full(_) => StoreError::Full,
-            mpsc::error::TrySendError::Closed(_) => StoreError::Down,
-        })?;
-        answer.await.unwrap_or(Err(StoreError::Down))
+        let handed_in = if self.is_up() {
+            self.work.try_send(work(reply)).map_err(|error| match error {
+                mpsc::error::TrySendError::Full(_) => StoreError::Full,
+                mpsc::error::TrySendError::Closed(_) => StoreError::Down,
+            })
+        } else {
+            Err(StoreError::Down)
+        };
+        async move {
+            handed_in?;
+            answer.await.unwrap_or(Err(StoreError::Down))
+        }
     }
 }
 
@@ -247,9 +259,9 @@ impl Task {
                     Err(_) => return Lost::To("no answer".to_owned()),
                 },
             }
+            let mut hits = Vec::with_capacity(gathered.len());
             // A hit that nobody waits for any more is not sent, and so not charged.
             let wanted = gathered.drain(..).filter(|work| !work.is_abandoned());
-            let mut hits = Vec::new();
             let mut commands = Vec::new();
             for work in wanted {
                 match work {
@@ -353,7 +365,8 @@ impl Task {
             for key in keys() {
                 command.arg(key.as_bytes());
             }
-            command.arg(time).arg(shortest_ttl).arg(&hits).arg(&plans).to_owned()
+            command.arg(time).arg(shortest_ttl).arg(&hits).arg(&plans);
+            command
         };
         self.health.calls.fetch_add(1, Relaxed);
         self.health.hits.fetch_add(batch.len() as u64, Relaxed);
@@ -395,29 +408,30 @@ type Asked = (Job, Reply<Answers>);
 /// The hits of a batch and their plans, as decide.lua takes them: those that are alike but for their keys are counted.
 fn request(batch: &[Asked]) -> (Vec<u8>, Vec<&[u8]>) {
     let mut plans: Vec<&[u8]> = Vec::new();
-    let mut groups: Vec<(u16, Writer)> = Vec::new();
+    let mut hits = Writer::default();
+    // The last one that is not like the one before it: where it is, and how many there are.
+    let (mut last, mut times) = (0..0, 0_u16);
     for (job, _) in batch {
-        let mut hit = Writer::default();
-        hit.byte(job.intent);
-        hit.short(job.lines.len() as u16);
+        let start = hits.0.len();
+        hits.short(1);
+        hits.byte(job.intent);
+        hits.short(job.lines.len() as u16);
         for line in &job.lines {
-            let known = plans.iter().position(|plan| *plan == line.plan);
+            let known = plans.iter().position(|plan| *plan == line.plan());
             let index = known.unwrap_or_else(|| {
-                plans.push(&line.plan);
+                plans.push(line.plan());
                 plans.len() - 1
             });
-            hit.short(index as u16 + 1);
-            hit.0.extend(&line.fields);
+            hits.short(index as u16 + 1);
+            hits.0.extend(line.fields());
         }
-        match groups.last_mut() {
-            Some((times, same)) if same.0 == hit.0 => *times += 1,
-            _ => groups.push((1, hit)),
+        if times > 0 && hits.0[last.start + 2..last.end] == hits.0[start + 2..] {
+            times += 1;
+            hits.0.truncate(start);
+            hits.0[last.start..last.start + 2].copy_from_slice(&times.to_be_bytes());
+        } else {
+            (last, times) = (start..hits.0.len(), 1);
         }
-    }
-    let mut hits = Writer::default();
-    for (times, hit) in groups {
-        hits.short(times);
-        hits.0.extend(hit.0);
     }
     (hits.0, plans)
 }
