@@ -244,7 +244,16 @@ impl Task {
     async fn serve(&mut self, connection: &mut MultiplexedConnection, queue: &mut mpsc::Receiver<Work>) -> Lost {
         let mut gathered = Vec::with_capacity(MAX_BATCH);
         let mut silence = Silence::default();
+        let mut answered = Answered::new();
         loop {
+            // Where much has come meanwhile, it is sent before answers are handed out: the server does not wait for that. Else those who
+            // were answered come first: what they ask next goes together. Twice, because another worker may have taken some of
+            // them over.
+            if queue.is_empty() || queue.len() < answered.len() / 2 {
+                hand_out(&mut answered);
+                yield_now().await;
+                yield_now().await;
+            }
             // After silence it is soon asked whether anybody is there.
             let idle = if silence.timeouts == 0 { IDLE } else { RETRY };
             match timeout(idle, queue.recv_many(&mut gathered, MAX_BATCH)).await {
@@ -270,6 +279,7 @@ impl Task {
                 }
             }
             for (pipeline, reply) in commands {
+                hand_out(&mut answered);
                 let sent = Instant::now();
                 let answer = timeout(self.patience.min(CONNECT), pipeline.query_async::<Vec<redis::Value>>(connection)).await;
                 if answer.is_err() && silence.goes_on(sent) {
@@ -285,10 +295,12 @@ impl Task {
                 let rest = hits.split_off(same);
                 let batch = std::mem::replace(&mut hits, rest);
                 let sent = Instant::now();
-                let lost = match self.patient_call(connection, &batch).await {
+                let lost = match self.patient_call(connection, &batch, &mut answered).await {
                     Ok(Ok(answers)) => {
                         silence = Silence::default();
-                        deliver(batch, answers)
+                        let lost = answers.iter().find_map(fatal);
+                        answered.extend(batch.into_iter().map(|(_, reply)| reply).zip(answers));
+                        lost
                     }
                     Ok(Err(error)) => {
                         let failed = if error.is_io_error() { StoreError::Down } else { refusal(&error) };
@@ -305,14 +317,11 @@ impl Task {
                     }
                 };
                 if let Some(reason) = lost {
+                    hand_out(&mut answered);
                     refuse(hits, &StoreError::Down);
                     return Lost::To(reason);
                 }
             }
-            // Those who were answered come first: what they ask next goes together. Twice, because another worker may have taken
-            // some of them over.
-            yield_now().await;
-            yield_now().await;
         }
     }
 
@@ -322,10 +331,11 @@ impl Task {
         &mut self,
         connection: &mut MultiplexedConnection,
         batch: &[Asked],
+        answered: &mut Answered,
     ) -> Result<Result<Vec<Answers>, RedisError>, Option<MultiplexedConnection>> {
         let patience = self.patience;
         let door = self.door.clone();
-        let call = timeout(patience, self.call(connection, batch));
+        let call = timeout(patience, self.call(connection, batch, answered));
         tokio::pin!(call);
         tokio::select! {
             biased;
@@ -350,8 +360,13 @@ impl Task {
         }
     }
 
-    /// One call for a batch: what the script answered, for each hit.
-    async fn call(&mut self, connection: &mut MultiplexedConnection, batch: &[Asked]) -> Result<Vec<Answers>, RedisError> {
+    /// One call for a batch: what the script answered, for each hit. Once it is sent, what was answered before is handed out.
+    async fn call(
+        &mut self,
+        connection: &mut MultiplexedConnection,
+        batch: &[Asked],
+        answered: &mut Answered,
+    ) -> Result<Vec<Answers>, RedisError> {
         let algorithms = batch.iter().fold(Algorithms::default(), |all, (job, _)| all.with(job.algorithms));
         let script = self.scripts.get(algorithms);
         let (hits, plans) = request(batch);
@@ -370,7 +385,9 @@ impl Task {
         };
         self.health.calls.fetch_add(1, Relaxed);
         self.health.hits.fetch_add(batch.len() as u64, Relaxed);
-        let mut answer = command("EVALSHA", &script.sha).query_async::<Vec<u8>>(connection).await;
+        let evalsha = command("EVALSHA", &script.sha);
+        // In this order: what is polled first has been sent then.
+        let (mut answer, ()) = tokio::join!(evalsha.query_async::<Vec<u8>>(connection), async { hand_out(answered) });
         if answer.as_ref().is_err_and(|error| error.code() == Some("NOSCRIPT")) {
             // It did not run: the only case in which hits are sent again.
             answer = command("EVAL", &script.text).query_async(connection).await;
@@ -405,6 +422,9 @@ async fn meanwhile<T>(queue: &mut mpsc::Receiver<Work>, something: impl Future<O
 
 type Asked = (Job, Reply<Answers>);
 
+/// Answers that have not been handed out.
+type Answered = Vec<(Reply<Answers>, Answers)>;
+
 /// The hits of a batch and their plans, as decide.lua takes them: those that are alike but for their keys are counted.
 fn request(batch: &[Asked]) -> (Vec<u8>, Vec<&[u8]>) {
     let mut plans: Vec<&[u8]> = Vec::new();
@@ -436,23 +456,23 @@ fn request(batch: &[Asked]) -> (Vec<u8>, Vec<&[u8]>) {
     (hits.0, plans)
 }
 
-/// Hands out answers; why the connection is no good, if one of them says so.
-fn deliver(batch: Vec<Asked>, answers: Vec<Answers>) -> Option<String> {
-    let mut lost = None;
-    for ((_, reply), answers) in batch.into_iter().zip(answers) {
+fn hand_out(answered: &mut Answered) {
+    for (reply, answers) in answered.drain(..) {
         let answers = match answers {
-            Answers::Failed(code) => {
-                if is_fatal(&code) {
-                    lost = Some(code.clone());
-                }
-                Err(StoreError::Refused(code))
-            }
+            Answers::Failed(code) => Err(StoreError::Refused(code)),
             answers => Ok(answers),
         };
         // Who has gone does not mind.
         let _ = reply.send(answers);
     }
-    lost
+}
+
+/// Why the connection is no good, if an answer says so.
+fn fatal(answers: &Answers) -> Option<String> {
+    match answers {
+        Answers::Failed(code) => is_fatal(code).then(|| code.clone()),
+        _ => None,
+    }
 }
 
 fn refuse(batch: Vec<Asked>, error: &StoreError) {
