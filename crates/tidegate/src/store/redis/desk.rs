@@ -1,6 +1,6 @@
 //! What hits become for the script: keys, plans and fields in, records out. It asks nobody.
 
-use std::fmt::{self, Write as _};
+use std::fmt::Write as _;
 
 use smallvec::SmallVec;
 
@@ -8,7 +8,7 @@ use super::{
     Redis,
     link::{Job, Line},
     script::Algorithms,
-    wire::{self, Told, Writer},
+    wire::{self, Told},
 };
 use crate::{
     Receipt,
@@ -18,15 +18,15 @@ use crate::{
     store::{Amendment, Answer, Ask, Asks, Intent, Records, Source},
 };
 
-/// A name in a key: what is not plain is escaped.
-struct Escaped<'a>(&'a str);
-
-impl fmt::Display for Escaped<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.bytes().try_for_each(|byte| match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' => f.write_char(char::from(byte)),
-            _ => write!(f, "%{byte:02x}"),
-        })
+/// Writes a name into a key: what is not plain is escaped.
+fn push_escaped(text: &mut String, name: &str) {
+    for byte in name.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' => text.push(char::from(byte)),
+            _ => {
+                let _ = write!(text, "%{byte:02x}");
+            }
+        }
     }
 }
 
@@ -85,39 +85,46 @@ impl<'a> Desk<'a> {
         let policy = &prepared.policy;
         let mut text = String::with_capacity(96);
         let id = key.id(policy.key.len());
-        let _ = write!(text, "{}:{}:{{{id}}}:{}:", self.store.prefix, policy.name, policy.algorithm);
+        [&self.store.prefix, ":", &policy.name, ":{"].into_iter().for_each(|part| text.push_str(part));
+        let _ = write!(text, "{id}");
+        ["}:", policy.algorithm.name(), ":"].into_iter().for_each(|part| text.push_str(part));
         for (index, attribute) in policy.key.iter().enumerate() {
-            let comma = if index > 0 { "," } else { "" };
-            let _ = write!(text, "{comma}{}", Escaped(attribute));
+            if index > 0 {
+                text.push(',');
+            }
+            push_escaped(&mut text, attribute);
         }
         text
     }
 
-    /// `suffixes`: of other keys that belong to the state's.
-    pub(super) fn line(&self, ask: &Ask, suffixes: &[&str], fields: Writer) -> Line {
+    /// `suffixes`: of other keys that belong to the state's; a flag and numbers, of which every ask has one at least.
+    pub(super) fn line(&self, ask: &Ask, suffixes: &[&str], flag: bool, numbers: &[u64]) -> Line {
         let prepared = &self.set.policies[usize::from(ask.policy)];
-        let plan = wire::plans(prepared.policy.algorithm.name(), &prepared.eras(&ask.key), self.now);
+        let mut packed = wire::plans(prepared.policy.algorithm.name(), &prepared.eras(&ask.key), self.now);
+        let plan = packed.0.len();
+        packed.byte(u8::from(flag));
+        numbers.iter().for_each(|number| packed.number(*number));
         let key = self.key(prepared, ask.key);
         let mut keys: SmallVec<[String; 1]> = suffixes.iter().map(|suffix| format!("{key}:{suffix}")).collect();
         keys.insert(0, key);
-        Line { plan, keys, fields: fields.0 }
+        Line { packed: packed.0, plan, keys }
     }
 
     pub(super) fn decide(&self, asks: &[Ask], intent: Intent) -> Job {
-        let line = |ask: &Ask| self.line(ask, &[], Writer::ask(ask.enforced, ask.cost));
+        let line = |ask: &Ask| self.line(ask, &[], ask.enforced, &[ask.cost]);
         self.job(Verb::Decide(intent), asks.iter().map(line).collect())
     }
 
     pub(super) fn reset(&self, asks: &[Ask]) -> Job {
         let line = |ask: &Ask| {
             let plan = self.set.policies[usize::from(ask.policy)].plan(ask.plan);
-            self.line(ask, &["void"], Writer::ask(false, plan.forgotten_at(0, plan.capacity)))
+            self.line(ask, &["void"], false, &[plan.forgotten_at(0, plan.capacity)])
         };
         self.job(Verb::Reset, asks.iter().map(line).collect())
     }
 
     pub(super) fn lease(&self, asks: &[Ask], renews: bool) -> Job {
-        self.job(Verb::Lease, asks.iter().map(|ask| self.line(ask, &[], Writer::ask(renews, ask.cost))).collect())
+        self.job(Verb::Lease, asks.iter().map(|ask| self.line(ask, &[], renews, &[ask.cost])).collect())
     }
 
     /// The asks for what a receipt proves, and the job that corrects it.
@@ -131,9 +138,7 @@ impl<'a> Desk<'a> {
                 None => (0, 0),
             };
             let remember = self.set.forgotten_at(charged).saturating_sub(now);
-            let mut fields = Writer::ask(false, back);
-            [more, charged.at, remember].into_iter().for_each(|number| fields.number(number));
-            self.line(&ask, &[&mark, "void"], fields)
+            self.line(&ask, &[&mark, "void"], false, &[back, more, charged.at, remember])
         });
         let job = self.job(Verb::Amend, lines.collect());
         (charges().map(|(_, ask)| ask).collect(), job)

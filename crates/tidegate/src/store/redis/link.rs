@@ -49,17 +49,25 @@ pub(super) struct Job {
 
 /// One ask of a hit.
 pub(super) struct Line {
-    /// Its plan, packed.
-    pub(super) plan: Vec<u8>,
+    /// Its plan, and after that the fields that come after the plan's number.
+    pub(super) packed: Vec<u8>,
+    /// How long the plan is.
+    pub(super) plan: usize,
     pub(super) keys: SmallVec<[String; 1]>,
-    /// The fields after the plan's number, packed.
-    pub(super) fields: Vec<u8>,
 }
 
 impl Line {
     /// Its number, which is the cost where a hit is to be decided.
     fn number(&self) -> u64 {
-        Reader(&self.fields[1..]).number().unwrap_or_default()
+        Reader(&self.fields()[1..]).number().unwrap_or_default()
+    }
+
+    fn plan(&self) -> &[u8] {
+        &self.packed[..self.plan]
+    }
+
+    fn fields(&self) -> &[u8] {
+        &self.packed[self.plan..]
     }
 }
 
@@ -112,26 +120,30 @@ impl Link {
         &self.health
     }
 
-    /// What the script answers to a hit.
-    pub(super) async fn ask(&self, job: Job) -> Result<Answers, StoreError> {
-        self.hand_in(|reply| Work::Hit(job, reply)).await
+    /// What the script answers to a hit. It is handed in at once: no future has to hold it.
+    pub(super) fn ask(&self, job: Job) -> impl Future<Output = Result<Answers, StoreError>> + use<> {
+        self.hand_in(|reply| Work::Hit(job, reply))
     }
 
-    /// What the server answers to commands.
-    pub(super) async fn send(&self, commands: redis::Pipeline) -> Result<Vec<redis::Value>, StoreError> {
-        self.hand_in(|reply| Work::Commands(commands, reply)).await
+    /// What the server answers to commands, which are handed in at once.
+    pub(super) fn send(&self, commands: redis::Pipeline) -> impl Future<Output = Result<Vec<redis::Value>, StoreError>> + use<> {
+        self.hand_in(|reply| Work::Commands(commands, reply))
     }
 
-    async fn hand_in<T>(&self, work: impl FnOnce(Reply<T>) -> Work) -> Result<T, StoreError> {
-        if !self.is_up() {
-            return Err(StoreError::Down);
-        }
+    fn hand_in<T, W: FnOnce(Reply<T>) -> Work>(&self, work: W) -> impl Future<Output = Result<T, StoreError>> + use<T, W> {
         let (reply, answer) = oneshot::channel();
-        self.work.try_send(work(reply)).map_err(|error| match error {
-            mpsc::error::TrySendError::Full(_) => StoreError::Full,
-            mpsc::error::TrySendError::Closed(_) => StoreError::Down,
-        })?;
-        answer.await.unwrap_or(Err(StoreError::Down))
+        let handed_in = if self.is_up() {
+            self.work.try_send(work(reply)).map_err(|error| match error {
+                mpsc::error::TrySendError::Full(_) => StoreError::Full,
+                mpsc::error::TrySendError::Closed(_) => StoreError::Down,
+            })
+        } else {
+            Err(StoreError::Down)
+        };
+        async move {
+            handed_in?;
+            answer.await.unwrap_or(Err(StoreError::Down))
+        }
     }
 }
 
@@ -232,7 +244,16 @@ impl Task {
     async fn serve(&mut self, connection: &mut MultiplexedConnection, queue: &mut mpsc::Receiver<Work>) -> Lost {
         let mut gathered = Vec::with_capacity(MAX_BATCH);
         let mut silence = Silence::default();
+        let mut answered = Answered::new();
         loop {
+            // Where much has come meanwhile, it is sent before answers are handed out: the server does not wait for that. Else those who
+            // were answered come first: what they ask next goes together. Twice, because another worker may have taken some of
+            // them over.
+            if queue.is_empty() || queue.len() < answered.len() / 2 {
+                hand_out(&mut answered);
+                yield_now().await;
+                yield_now().await;
+            }
             // After silence it is soon asked whether anybody is there.
             let idle = if silence.timeouts == 0 { IDLE } else { RETRY };
             match timeout(idle, queue.recv_many(&mut gathered, MAX_BATCH)).await {
@@ -247,9 +268,9 @@ impl Task {
                     Err(_) => return Lost::To("no answer".to_owned()),
                 },
             }
+            let mut hits = Vec::with_capacity(gathered.len());
             // A hit that nobody waits for any more is not sent, and so not charged.
             let wanted = gathered.drain(..).filter(|work| !work.is_abandoned());
-            let mut hits = Vec::new();
             let mut commands = Vec::new();
             for work in wanted {
                 match work {
@@ -258,6 +279,7 @@ impl Task {
                 }
             }
             for (pipeline, reply) in commands {
+                hand_out(&mut answered);
                 let sent = Instant::now();
                 let answer = timeout(self.patience.min(CONNECT), pipeline.query_async::<Vec<redis::Value>>(connection)).await;
                 if answer.is_err() && silence.goes_on(sent) {
@@ -273,10 +295,12 @@ impl Task {
                 let rest = hits.split_off(same);
                 let batch = std::mem::replace(&mut hits, rest);
                 let sent = Instant::now();
-                let lost = match self.patient_call(connection, &batch).await {
+                let lost = match self.patient_call(connection, &batch, &mut answered).await {
                     Ok(Ok(answers)) => {
                         silence = Silence::default();
-                        deliver(batch, answers)
+                        let lost = answers.iter().find_map(fatal);
+                        answered.extend(batch.into_iter().map(|(_, reply)| reply).zip(answers));
+                        lost
                     }
                     Ok(Err(error)) => {
                         let failed = if error.is_io_error() { StoreError::Down } else { refusal(&error) };
@@ -293,14 +317,11 @@ impl Task {
                     }
                 };
                 if let Some(reason) = lost {
+                    hand_out(&mut answered);
                     refuse(hits, &StoreError::Down);
                     return Lost::To(reason);
                 }
             }
-            // Those who were answered come first: what they ask next goes together. Twice, because another worker may have taken
-            // some of them over.
-            yield_now().await;
-            yield_now().await;
         }
     }
 
@@ -310,10 +331,11 @@ impl Task {
         &mut self,
         connection: &mut MultiplexedConnection,
         batch: &[Asked],
+        answered: &mut Answered,
     ) -> Result<Result<Vec<Answers>, RedisError>, Option<MultiplexedConnection>> {
         let patience = self.patience;
         let door = self.door.clone();
-        let call = timeout(patience, self.call(connection, batch));
+        let call = timeout(patience, self.call(connection, batch, answered));
         tokio::pin!(call);
         tokio::select! {
             biased;
@@ -338,8 +360,13 @@ impl Task {
         }
     }
 
-    /// One call for a batch: what the script answered, for each hit.
-    async fn call(&mut self, connection: &mut MultiplexedConnection, batch: &[Asked]) -> Result<Vec<Answers>, RedisError> {
+    /// One call for a batch: what the script answered, for each hit. Once it is sent, what was answered before is handed out.
+    async fn call(
+        &mut self,
+        connection: &mut MultiplexedConnection,
+        batch: &[Asked],
+        answered: &mut Answered,
+    ) -> Result<Vec<Answers>, RedisError> {
         let algorithms = batch.iter().fold(Algorithms::default(), |all, (job, _)| all.with(job.algorithms));
         let script = self.scripts.get(algorithms);
         let (hits, plans) = request(batch);
@@ -353,11 +380,14 @@ impl Task {
             for key in keys() {
                 command.arg(key.as_bytes());
             }
-            command.arg(time).arg(shortest_ttl).arg(&hits).arg(&plans).to_owned()
+            command.arg(time).arg(shortest_ttl).arg(&hits).arg(&plans);
+            command
         };
         self.health.calls.fetch_add(1, Relaxed);
         self.health.hits.fetch_add(batch.len() as u64, Relaxed);
-        let mut answer = command("EVALSHA", &script.sha).query_async::<Vec<u8>>(connection).await;
+        let evalsha = command("EVALSHA", &script.sha);
+        // In this order: what is polled first has been sent then.
+        let (mut answer, ()) = tokio::join!(evalsha.query_async::<Vec<u8>>(connection), async { hand_out(answered) });
         if answer.as_ref().is_err_and(|error| error.code() == Some("NOSCRIPT")) {
             // It did not run: the only case in which hits are sent again.
             answer = command("EVAL", &script.text).query_async(connection).await;
@@ -392,53 +422,57 @@ async fn meanwhile<T>(queue: &mut mpsc::Receiver<Work>, something: impl Future<O
 
 type Asked = (Job, Reply<Answers>);
 
+/// Answers that have not been handed out.
+type Answered = Vec<(Reply<Answers>, Answers)>;
+
 /// The hits of a batch and their plans, as decide.lua takes them: those that are alike but for their keys are counted.
 fn request(batch: &[Asked]) -> (Vec<u8>, Vec<&[u8]>) {
     let mut plans: Vec<&[u8]> = Vec::new();
-    let mut groups: Vec<(u16, Writer)> = Vec::new();
+    let mut hits = Writer::default();
+    // The last one that is not like the one before it: where it is, and how many there are.
+    let (mut last, mut times) = (0..0, 0_u16);
     for (job, _) in batch {
-        let mut hit = Writer::default();
-        hit.byte(job.intent);
-        hit.short(job.lines.len() as u16);
+        let start = hits.0.len();
+        hits.short(1);
+        hits.byte(job.intent);
+        hits.short(job.lines.len() as u16);
         for line in &job.lines {
-            let known = plans.iter().position(|plan| *plan == line.plan);
+            let known = plans.iter().position(|plan| *plan == line.plan());
             let index = known.unwrap_or_else(|| {
-                plans.push(&line.plan);
+                plans.push(line.plan());
                 plans.len() - 1
             });
-            hit.short(index as u16 + 1);
-            hit.0.extend(&line.fields);
+            hits.short(index as u16 + 1);
+            hits.0.extend(line.fields());
         }
-        match groups.last_mut() {
-            Some((times, same)) if same.0 == hit.0 => *times += 1,
-            _ => groups.push((1, hit)),
+        if times > 0 && hits.0[last.start + 2..last.end] == hits.0[start + 2..] {
+            times += 1;
+            hits.0.truncate(start);
+            hits.0[last.start..last.start + 2].copy_from_slice(&times.to_be_bytes());
+        } else {
+            (last, times) = (start..hits.0.len(), 1);
         }
-    }
-    let mut hits = Writer::default();
-    for (times, hit) in groups {
-        hits.short(times);
-        hits.0.extend(hit.0);
     }
     (hits.0, plans)
 }
 
-/// Hands out answers; why the connection is no good, if one of them says so.
-fn deliver(batch: Vec<Asked>, answers: Vec<Answers>) -> Option<String> {
-    let mut lost = None;
-    for ((_, reply), answers) in batch.into_iter().zip(answers) {
+fn hand_out(answered: &mut Answered) {
+    for (reply, answers) in answered.drain(..) {
         let answers = match answers {
-            Answers::Failed(code) => {
-                if is_fatal(&code) {
-                    lost = Some(code.clone());
-                }
-                Err(StoreError::Refused(code))
-            }
+            Answers::Failed(code) => Err(StoreError::Refused(code)),
             answers => Ok(answers),
         };
         // Who has gone does not mind.
         let _ = reply.send(answers);
     }
-    lost
+}
+
+/// Why the connection is no good, if an answer says so.
+fn fatal(answers: &Answers) -> Option<String> {
+    match answers {
+        Answers::Failed(code) => is_fatal(code).then(|| code.clone()),
+        _ => None,
+    }
 }
 
 fn refuse(batch: Vec<Asked>, error: &StoreError) {

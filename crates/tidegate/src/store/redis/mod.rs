@@ -27,7 +27,7 @@ use self::{
     desk::{Desk, Verb, records},
     link::{Job, Link},
     script::SCHEMA,
-    wire::{Answers, Writer},
+    wire::Answers,
 };
 use super::{Ask, Asks, Intent, Question, Record, Records, Source, Store, memory::Memory};
 use crate::{
@@ -371,7 +371,7 @@ impl Store for Redis {
         let set = inner.set.load_full();
         Box::pin(async move {
             let desk = Desk::new(&inner, &set);
-            let job = desk.job(Verb::Inspect, smallvec![desk.line(&ask, &[], Writer::ask(false, 0))]);
+            let job = desk.job(Verb::Inspect, smallvec![desk.line(&ask, &[], false, &[0])]);
             match inner.in_time(inner.store.link().ask(job)).await? {
                 Answers::Inspection(stored, lasts) => Ok((stored, lasts)),
                 _ => Err(StoreError::unreadable()),

@@ -3,6 +3,8 @@
 
 use std::{borrow::Cow, iter::once};
 
+use smallvec::SmallVec;
+
 use crate::algorithm::{Charge, Plan, Stored, Verdict};
 
 /// Writes what is asked.
@@ -10,14 +12,6 @@ use crate::algorithm::{Charge, Plan, Stored, Verdict};
 pub(super) struct Writer(pub(super) Vec<u8>);
 
 impl Writer {
-    /// What every ask has after the number of its plan: a flag and a number.
-    pub(super) fn ask(flag: bool, number: u64) -> Self {
-        let mut writer = Self::default();
-        writer.byte(u8::from(flag));
-        writer.number(number);
-        writer
-    }
-
     pub(super) fn byte(&mut self, byte: u8) {
         self.0.push(byte);
     }
@@ -34,8 +28,9 @@ impl Writer {
 
 /// A plan and those before it, packed as decide.lua takes them; each with the time since which it is in force, oldest first. `now` is the
 /// server's time, as far as it is known here.
-pub(super) fn plans(algorithm: &str, eras: &[(&Plan, u64)], now: u64) -> Vec<u8> {
-    let mut writer = Writer::default();
+pub(super) fn plans(algorithm: &str, eras: &[(&Plan, u64)], now: u64) -> Writer {
+    // With room for the fields of an ask.
+    let mut writer = Writer(Vec::with_capacity(eras.len() * (algorithm.len() + 50) + 32));
     let current = eras.len() - 1;
     for index in once(current).chain(0..current) {
         let (plan, since) = eras[index];
@@ -55,7 +50,7 @@ pub(super) fn plans(algorithm: &str, eras: &[(&Plan, u64)], now: u64) -> Vec<u8>
         writer.byte(0);
         [plan.capacity, window, grain, interval, tokens, per, since].into_iter().for_each(|number| writer.number(number));
     }
-    writer.0
+    writer
 }
 
 /// What the script answers to an ask.
@@ -85,7 +80,7 @@ impl Told {
 /// What the script answers to a hit.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Answers {
-    Asks(Vec<Told>),
+    Asks(SmallVec<[Told; 2]>),
     /// What is stored, and for how long yet in microseconds.
     Inspection(Stored, u64),
     /// The word by which the server says why it failed.
@@ -126,7 +121,7 @@ impl Reader<'_> {
         match asks {
             Some(costs) => {
                 // All of them first: what a damaged state makes of one is no reason to lose the others.
-                let numbers = costs.map(|cost| self.numbers(now, cost)).collect::<Option<Vec<_>>>()?;
+                let numbers = costs.map(|cost| self.numbers(now, cost)).collect::<Option<SmallVec<[_; 2]>>>()?;
                 let told = numbers.into_iter().map(|(state, charged)| Told::new(state, charged)).collect::<Option<_>>();
                 Some(told.map_or_else(|| Answers::Failed("ERR".to_owned()), Answers::Asks))
             }
