@@ -5,7 +5,7 @@
 //! curl -i -H 'x-user: 42' http://127.0.0.1:3000/
 //! ```
 
-use std::{error::Error, sync::Arc};
+use std::error::Error;
 
 use actix_web::{App, HttpServer, web};
 use tidegate::{Decision, Limiter, Policy, Quota};
@@ -29,6 +29,6 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-async fn hello(decision: web::ReqData<Arc<Decision>>) -> String {
+async fn hello(decision: web::ReqData<Decision>) -> String {
     format!("{}\n", decision.explain())
 }

@@ -99,7 +99,7 @@ where
 async fn answer<I, S, B>(
     inner: Rc<I>,
     settings: RateLimit<S>,
-    request: Request,
+    mut request: Request,
 ) -> Result<ServiceResponse<EitherBody<Body<B, S>>>, I::Error>
 where
     I: Service<ServiceRequest, Response = ServiceResponse<B>>,
@@ -110,23 +110,24 @@ where
         Some(facts) => facts.await,
         None => Vec::new(),
     };
-    let answer = match settings.ask(&request, gathered) {
-        Asked::Skipped => {
-            let response = inner.call(request.0).await?;
-            return Ok(response.map_body(|_, body| EitherBody::left(Body::skipped(body))));
-        }
-        Asked::Refused(refusal) => return Ok(refuse(&settings, &refusal, request)),
-        Asked::Answered(answer) => answer,
-        Asked::Asking(told) => match (Asking { settings: &settings, told: Some(told) }).await {
-            Ok(answer) => answer,
-            Err(error) => return Ok(refuse(&settings, &Refusal::Store(error), request)),
-        },
-    };
-    let mut stake = match settings.admit(answer, &request) {
+    let Answer { mut decision, held } =
+        match settings.ask(&mut request, gathered, |decision, held, _| Answer { decision: decision.clone(), held }) {
+            Asked::Skipped => {
+                let response = inner.call(request.0).await?;
+                return Ok(response.map_body(|_, body| EitherBody::left(Body::skipped(body))));
+            }
+            Asked::Refused(refusal) => return Ok(refuse(&settings, &refusal, request)),
+            Asked::Answered(answer) => answer,
+            Asked::Asking(told) => match (Asking { settings: &settings, told: Some(told) }).await {
+                Ok(answer) => answer,
+                Err(error) => return Ok(refuse(&settings, &Refusal::Store(error), request)),
+            },
+        };
+    let mut stake = match settings.admit(&mut decision, held, &request) {
         Ok(stake) => stake,
         Err(refusal) => return Ok(refuse(&settings, &refusal, request)),
     };
-    request.extensions_mut().insert(stake.decision().clone());
+    request.extensions_mut().insert(decision.clone());
     if let Some(settle) = stake.settle() {
         request.extensions_mut().insert(settle.clone());
     }
@@ -140,8 +141,8 @@ where
         Some(correction) => correction.await,
         None => None,
     };
-    let corrected = corrected.map(|corrected| stake.decision().updated(&corrected));
-    put(settings.headers(), corrected.as_ref().unwrap_or(stake.decision()), response.headers_mut());
+    let corrected = corrected.map(|corrected| decision.updated(&corrected));
+    put(settings.headers(), corrected.as_ref().unwrap_or(&decision), response.headers_mut());
     Ok(response.map_body(|_, body| EitherBody::left(Body::staked(body, stake))))
 }
 

@@ -95,7 +95,7 @@ async fn allows_and_denies_and_says_so() {
     let counted = Rc::clone(&calls);
     let service = limited(RateLimit::new(limiter).by(header("x-user")), move |request| {
         counted.set(counted.get() + 1);
-        assert!(request.extensions().get::<Arc<Decision>>().unwrap().is_allowed());
+        assert!(request.extensions().get::<Decision>().unwrap().is_allowed());
         assert!(request.extensions().get::<Settle>().is_none());
         ok(request)
     });
@@ -379,7 +379,7 @@ async fn requests_in_parallel_cannot_slip_by_charge_if() {
 /// What handlers are told, what they tell, and that their errors are responses.
 #[actix_web::test]
 async fn handlers() {
-    async fn export(decision: ReqData<Arc<Decision>>, settle: ReqData<Settle>) -> String {
+    async fn export(decision: ReqData<Decision>, settle: ReqData<Settle>) -> String {
         settle.at(3);
         decision.remaining().unwrap().to_string()
     }

@@ -6,7 +6,7 @@
 //! curl -i -H 'x-user: 42' http://127.0.0.1:3000/
 //! ```
 
-use std::{error::Error, net::SocketAddr, sync::Arc};
+use std::{error::Error, net::SocketAddr};
 
 use axum::{Extension, Router, routing::get};
 use tidegate::{Decision, Limiter, Policy, Quota, Redis};
@@ -31,6 +31,6 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-async fn hello(Extension(decision): Extension<Arc<Decision>>) -> String {
+async fn hello(Extension(decision): Extension<Decision>) -> String {
     format!("{}\n", decision.explain())
 }

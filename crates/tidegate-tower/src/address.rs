@@ -78,11 +78,16 @@ impl Proxies {
     /// The client: the nearest hop that is not trusted. Where a proxy says what is no address, that proxy; where all are trusted, the
     /// farthest. `lines` are those of the [header](Self::header), in their order. A peer that is not known, as on a Unix socket, is
     /// trusted only by a number of hops.
+    #[inline]
     pub fn client<'l>(&self, peer: Option<IpAddr>, lines: impl DoubleEndedIterator<Item = &'l [u8]>) -> Option<IpAddr> {
-        // The usual case.
-        if let (Trusted::Hops(0), Some(IpAddr::V4(_))) = (&self.trusted, peer) {
-            return peer;
+        match (&self.trusted, peer) {
+            // The usual case.
+            (Trusted::Hops(0), Some(IpAddr::V4(_))) => peer,
+            _ => self.nearest(peer, lines),
         }
+    }
+
+    fn nearest<'l>(&self, peer: Option<IpAddr>, lines: impl DoubleEndedIterator<Item = &'l [u8]>) -> Option<IpAddr> {
         let mut client = peer.map(|peer| peer.to_canonical());
         let mut entries = lines.rev().flat_map(|line| Entries { rest: Some(line), header: self.header });
         let mut hop = 0;

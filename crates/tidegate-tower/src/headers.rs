@@ -147,7 +147,7 @@ impl<'r> Value<'r> {
         if self.length > 0 {
             self.text(b", ");
         }
-        self.text(b"\"").text(outcome.policy().as_bytes()).text(b"\"")
+        self.text(b"\"").text(outcome.policy_bytes()).text(b"\"")
     }
 
     fn policy(&mut self, outcome: &Outcome<'_>) {

@@ -19,7 +19,7 @@
 //! ```
 //!
 //! Every response tells what is left (`RateLimit`, `RateLimit-Policy`). Who is denied gets a 429 with `Retry-After` and a body of
-//! problem+json, and the service does not see the request. Handlers find the [`Decision`](tidegate::Decision), in an `Arc`, in the request's extensions.
+//! problem+json, and the service does not see the request. Handlers find the [`Decision`](tidegate::Decision) in the request's extensions.
 //!
 //! # Several policies
 //!

@@ -6,17 +6,18 @@ use std::{
     marker::PhantomData,
     mem,
     pin::Pin,
-    sync::Arc,
     task::{Context, Poll, ready},
 };
 
 use bytes::Bytes;
 use http::{Request, Response};
 use pin_project_lite::pin_project;
-use tidegate::{Decision, Memory, Store};
+use tidegate::{Decision, Held, Memory, Store};
 use tower_service::Service;
 
-use crate::{Answer, Asked, Bodies, Correction, Dialect, Gathered, Gathering, RateLimitLayer, Refusal, Same, Stake, tower::put};
+use crate::{
+    Answer, Asked, Bodies, Correction, Dialect, Gathered, Gathering, Head, RateLimitLayer, Refusal, Same, Stake, tower::put,
+};
 
 /// A service behind a rate limit; [`RateLimitLayer`] makes it.
 pub struct RateLimitService<I, S: Store = Memory, K = Same> {
@@ -72,12 +73,13 @@ where
 impl<I: Clone, S: Store, K> RateLimitService<I, S, K> {
     /// Apart from the usual case, which is so spared some copies of what is large.
     #[cold]
-    fn halt<Q>(&mut self, halt: Halt<S>, request: Request<Q>) -> State<I, S, Q>
+    #[expect(clippy::boxed_local, reason = "opened here, and not in the usual case")]
+    fn halt<Q>(&mut self, halt: Box<Halt<S>>, request: Request<Q>) -> State<I, S, Q>
     where
         I: Service<Request<Q>>,
     {
-        match halt {
-            Halt::Refused(response) => State::Refused { response },
+        match *halt {
+            Halt::Refused(response) => State::Refused { response: Box::new(Some(response)) },
             Halt::Waits(facts, told) => {
                 // A clone, which may not be ready, takes the place of the service that is.
                 let clone = self.inner.clone();
@@ -89,53 +91,58 @@ impl<I: Clone, S: Store, K> RateLimitService<I, S, K> {
     }
 }
 
-/// What is done when the service has answered, if there is anything, where the service is to be called.
-type Begun<S> = Result<Option<After<S>>, Halt<S>>;
+/// What is done when the service has answered, if there is anything, where the service is to be called. Small enough for registers.
+type Begun<S> = Result<Option<Box<After<S>>>, Box<Halt<S>>>;
 
 /// Why the service is not called, or not yet.
 enum Halt<S: Store> {
-    Refused(Box<Option<Response<Bytes>>>),
+    Refused(Response<Bytes>),
     /// For facts, or for the limiter's answer.
     Waits(Option<Gathering>, Option<Box<S::Told<Answer<S>>>>),
 }
 
 fn begin<S: Store, Q: 'static>(settings: &RateLimitLayer<S>, request: &mut Request<Q>) -> Begun<S> {
     match settings.gather(request) {
-        Some(facts) => Err(Halt::Waits(Some(facts), None)),
+        Some(facts) => Err(Box::new(Halt::Waits(Some(facts), None))),
         None => ask(settings, request, Vec::new()),
     }
 }
 
 fn ask<S: Store, Q: 'static>(settings: &RateLimitLayer<S>, request: &mut Request<Q>, gathered: Gathered) -> Begun<S> {
-    match settings.ask(request, gathered) {
+    match settings.ask(request, gathered, |decision, held, request| admit(settings, decision, held, request)) {
         Asked::Skipped => Ok(None),
         Asked::Refused(refusal) => Err(refused(settings, &refusal, request)),
-        Asked::Answered(answer) => admit(settings, answer, request),
-        Asked::Asking(told) => Err(Halt::Waits(None, Some(Box::new(told)))),
+        Asked::Answered(begun) => begun,
+        Asked::Asking(told) => Err(Box::new(Halt::Waits(None, Some(Box::new(told))))),
     }
 }
 
-fn admit<S: Store, Q: 'static>(settings: &RateLimitLayer<S>, answer: Answer<S>, request: &mut Request<Q>) -> Begun<S> {
-    let mut stake = settings.admit(answer, request).map_err(|refusal| refused(settings, &refusal, request))?;
+#[inline]
+fn admit<S: Store>(
+    settings: &RateLimitLayer<S>,
+    decision: &mut Decision,
+    held: Option<Box<Held<S>>>,
+    request: &mut Head,
+) -> Begun<S> {
+    let stake = match settings.admit(decision, held, request) {
+        Ok(stake) => stake,
+        Err(refusal) => return Err(refused(settings, &refusal, request)),
+    };
     let dialect = settings.headers();
-    if dialect == Dialect::None {
-        stake = match stake.into_decision() {
-            Ok(decision) => {
-                request.extensions_mut().insert(decision);
-                return Ok(None);
-            }
-            Err(stake) => stake,
-        };
-    }
-    request.extensions_mut().insert(Arc::clone(stake.decision()));
-    if let Some(settle) = stake.settle() {
-        request.extensions_mut().insert(settle.clone());
-    }
-    Ok(Some(After { dialect, judge: settings.judges().then(|| settings.clone()), stake }))
+    let after = (dialect != Dialect::None || !stake.is_empty()).then(|| {
+        if let Some(settle) = stake.settle() {
+            request.extensions_mut().insert(settle.clone());
+        }
+        let judge = settings.judges().then(|| settings.clone());
+        Box::new(After { decision: decision.clone(), dialect, judge, stake })
+    });
+    request.extensions_mut().insert(decision.clone());
+    Ok(after)
 }
 
-fn refused<S: Store, Q: 'static>(settings: &RateLimitLayer<S>, refusal: &Refusal, request: &Request<Q>) -> Halt<S> {
-    Halt::Refused(Box::new(Some(settings.refuse(refusal, request))))
+#[cold]
+fn refused<S: Store>(settings: &RateLimitLayer<S>, refusal: &Refusal, request: &Head) -> Box<Halt<S>> {
+    Box::new(Halt::Refused(settings.refuse(refusal, request)))
 }
 
 pin_project! {
@@ -164,8 +171,8 @@ pin_project! {
         S: Store,
     {
         Waiting { waiting: Box<Waiting<I, S, Q>> },
-        Running { #[pin] future: I::Future, after: Option<After<S>> },
-        Correcting { correction: Box<Correction<S>>, answered: Box<Option<(I::Response, After<S>)>> },
+        Running { #[pin] future: I::Future, after: Option<Box<After<S>>> },
+        Correcting { correction: Box<Correction<S>>, answered: Box<Option<(I::Response, Box<After<S>>)>> },
         Refused { response: Box<Option<Response<Bytes>>> },
     }
 }
@@ -193,6 +200,7 @@ impl<S: Store> Drop for Asking<S> {
 
 /// What is to be done when the service has answered.
 struct After<S: Store> {
+    decision: Decision,
     dialect: Dialect,
     /// Who says what the response means for what was charged.
     judge: Option<RateLimitLayer<S>>,
@@ -201,11 +209,10 @@ struct After<S: Store> {
 
 impl<S: Store> After<S> {
     /// The response as it goes on. `corrected`: how keys stand that were corrected.
-    fn finish<A, K: Bodies<A, S>>(self, mut response: Response<A>, corrected: Option<Decision>) -> Response<K::Body> {
-        let Self { dialect, stake, .. } = self;
-        let corrected = corrected.map(|corrected| stake.decision().updated(&corrected));
-        put(dialect, corrected.as_ref().unwrap_or(stake.decision()), response.headers_mut());
-        K::own(response, stake.lasts().then(|| Box::new(stake)))
+    fn finish<A, K: Bodies<A, S>>(self: Box<Self>, mut response: Response<A>, corrected: Option<Decision>) -> Response<K::Body> {
+        let corrected = corrected.map(|corrected| self.decision.updated(&corrected));
+        put(self.dialect, corrected.as_ref().unwrap_or(&self.decision), response.headers_mut());
+        K::own(response, self.stake.lasts().then(|| Box::new(self.stake)))
     }
 }
 
@@ -226,13 +233,12 @@ where
             let next = match this.state.as_mut().project() {
                 Projected::Waiting { waiting } => ready!(waiting.poll(context)),
                 Projected::Running { future, after } => {
-                    if let Some(after) = after {
-                        after.stake.poll_keep(context);
-                    }
-                    let mut response = ready!(future.poll(context))?;
-                    let Some(mut after) = after.take() else {
-                        return Poll::Ready(Ok(K::own(response, None)));
+                    let Some(kept) = after else {
+                        return future.poll(context).map_ok(|response| K::own(response, None));
                     };
+                    kept.stake.poll_keep(context);
+                    let mut response = ready!(future.poll(context))?;
+                    let mut after = after.take().expect(ONCE);
                     let correction = match &after.judge {
                         Some(settings) => {
                             let (head, body) = response.into_parts();
@@ -282,16 +288,16 @@ where
                 let answer = ready!(Pin::new(told.as_mut().expect(ONCE)).poll(context));
                 *told = None;
                 match answer {
-                    Ok(answer) => admit(settings, answer, request),
+                    Ok(Answer { mut decision, held }) => admit(settings, &mut decision, held, request),
                     Err(error) => Err(refused(settings, &Refusal::Store(error), request)),
                 }
             };
-            match next {
+            match next.map_err(|halt| *halt) {
                 Ok(after) => {
                     let (request, mut inner) = kept.take().expect(ONCE);
                     return Poll::Ready(State::Running { future: inner.call(request), after });
                 }
-                Err(Halt::Refused(response)) => return Poll::Ready(State::Refused { response }),
+                Err(Halt::Refused(response)) => return Poll::Ready(State::Refused { response: Box::new(Some(response)) }),
                 Err(Halt::Waits(_, asked)) => *told = asked,
             }
         }

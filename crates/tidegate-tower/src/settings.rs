@@ -4,7 +4,7 @@
 use std::{borrow::Cow, fmt, future::Future, pin::Pin, sync::Arc};
 
 use smallvec::SmallVec;
-use tidegate::{Decision, Held, Hit, Limiter, Memory, Receipt, Store};
+use tidegate::{Decision, Held, Hit, Limiter, Memory, Store};
 
 use crate::{
     Correction, Dialect, Fact, Refusal, Request, Settle, Stake, Tower,
@@ -202,74 +202,92 @@ impl<S: Store, H: Http> RateLimit<S, H> {
         self.0.skips.iter().any(|skip| skip(request))
     }
 
-    /// Asks the limiter about a request. `gathered` is what [`gather`](Self::gather) has come to.
+    /// Asks the limiter about a request. `gathered` is what [`gather`](Self::gather) has come to. `then` is told the answer if it is there at
+    /// once, as it is in memory: where it is, because a request that is served in memory takes about as long as to copy it a few times.
     #[inline]
-    pub fn ask(&self, request: &H::Request, gathered: Gathered) -> Asked<S> {
+    pub fn ask<T>(
+        &self,
+        request: &mut H::Request,
+        gathered: Gathered,
+        then: impl FnOnce(&mut Decision, Option<Box<Held<S>>>, &mut H::Request) -> T,
+    ) -> Asked<S, T> {
         if self.skips(request) {
             return Asked::Skipped;
         }
-        let mut gathered = gathered.into_iter();
-        // One key is the usual case.
-        if let [key] = self.0.keys.as_slice() {
+        let limiter = &self.0.limiter;
+        // One key and no lease is the usual case.
+        if let ([key], false) = (self.0.keys.as_slice(), limiter.gives_leases()) {
             let mut text = AddressText::default();
-            return match key.value(request, &mut gathered, &mut text) {
-                Ok(Some(value)) => self.hold(Hit::from((&*key.name, &*value)), request),
-                Ok(None) => self.hold(Hit::new(), request),
-                Err(refusal) => Asked::Refused(refusal),
+            let value = match key.value(request, &mut gathered.into_iter(), &mut text) {
+                Ok(value) => value,
+                Err(refusal) => return Asked::Refused(refusal),
+            };
+            let hit = Hit::from(value.as_deref().map(|value| (&*key.name, value)));
+            let mut reply = limiter.check(self.costing(hit, request));
+            drop(value);
+            return match S::now(&mut reply) {
+                Some(decision) => Asked::Answered(then(decision, None, request)),
+                None => Asked::Asking(S::told(S::map(reply, |decision| Answer { decision, held: None }))),
             };
         }
+        let mut reply = match self.ask_all(request, gathered) {
+            Ok(reply) => reply,
+            Err(refusal) => return Asked::Refused(refusal),
+        };
+        match S::now(&mut reply) {
+            Some(Answer { decision, held }) => Asked::Answered(then(decision, held.take(), request)),
+            None => Asked::Asking(S::told(reply)),
+        }
+    }
+
+    #[inline(never)]
+    fn ask_all(&self, request: &H::Request, gathered: Gathered) -> Result<S::Reply<Answer<S>>, Refusal> {
+        let mut gathered = gathered.into_iter();
         let mut texts: SmallVec<[AddressText; 2]> = self.0.keys.iter().map(|_| AddressText::default()).collect();
         let mut values = SmallVec::<[(&str, Cow<'_, [u8]>); 4]>::new();
         for (key, text) in self.0.keys.iter().zip(&mut texts) {
-            match key.value(request, &mut gathered, text) {
-                Ok(Some(value)) => values.push((&key.name, value)),
-                Ok(None) => {}
-                Err(refusal) => return Asked::Refused(refusal),
+            if let Some(value) = key.value(request, &mut gathered, text)? {
+                values.push((&key.name, value));
             }
         }
         let hit = values.iter().fold(Hit::new(), |hit, (name, value)| hit.attribute(name, value));
-        self.hold(hit, request)
-    }
-
-    #[inline(always)]
-    fn hold(&self, mut hit: Hit<'_>, request: &H::Request) -> Asked<S> {
-        if let Some(cost) = &self.0.cost {
-            hit = hit.cost(cost(request));
-        }
-        let limiter = &self.0.limiter;
-        let answer = if limiter.gives_leases() {
-            S::map(limiter.hold(hit), Answer::held)
+        let hit = self.costing(hit, request);
+        Ok(if self.0.limiter.gives_leases() {
+            S::map(self.0.limiter.hold(hit), |held| Answer { decision: held.decision().clone(), held: Some(Box::new(held)) })
         } else {
-            S::map(limiter.check(hit), Answer::decided)
-        };
-        match S::now(answer) {
-            Ok(answer) => Asked::Answered(answer),
-            Err(told) => Asked::Asking(told),
+            S::map(self.0.limiter.check(hit), |decision| Answer { decision, held: None })
+        })
+    }
+
+    #[inline]
+    fn costing<'h>(&self, hit: Hit<'h>, request: &H::Request) -> Hit<'h> {
+        match &self.0.cost {
+            Some(cost) => hit.cost(cost(request)),
+            None => hit,
         }
     }
 
-    /// What the answer means for a request.
+    /// What the answer means for a request. `held`: where there are policies that give leases.
     ///
     /// # Errors
     /// When it is not to reach the service.
-    #[inline]
-    pub fn admit(&self, mut answer: Answer<S>, request: &H::Request) -> Result<Stake<S>, Refusal> {
+    #[inline(always)]
+    pub fn admit(&self, decision: &mut Decision, held: Option<Box<Held<S>>>, request: &H::Request) -> Result<Stake<S>, Refusal> {
         if let Some(hook) = &self.0.on_decision {
-            hook(&answer.decision, request);
+            hook(decision, request);
         }
-        if !answer.decision.is_allowed() {
+        if !decision.is_allowed() {
             #[cfg(feature = "tracing")]
-            trace(&answer.decision);
-            return Err(Refusal::Denied(answer.decision));
+            trace(decision);
+            return Err(Refusal::Denied(Arc::new(decision.clone())));
         }
         let claim = (self.judges() || self.0.settle_by_handler).then(|| {
-            let receipt = answer.take_receipt();
+            let receipt = decision.take_receipt();
             let settle = self.0.settle_by_handler.then(Settle::default);
             let limiter = self.0.limiter.clone();
             Box::new(Claim { limiter, receipt, settle, is_provisional: self.0.charge_if.is_some() })
         });
-        let Answer { decision, held } = answer;
-        Ok(Stake::new(&self.0.limiter, decision, held.filter(|held| held.has_leases()), claim))
+        Ok(Stake::new(&self.0.limiter, held.filter(|held| held.has_leases()), claim))
     }
 
     /// What a response means for what was charged; to be awaited before the response goes on, so that who has read it finds it done.
@@ -289,7 +307,7 @@ impl<S: Store, H: Http> RateLimit<S, H> {
         let limiter = self.0.limiter.clone();
         self.0.limiter.detach(async move {
             if let Ok(mut answer) = told.await
-                && let Some(receipt) = answer.take_receipt()
+                && let Some(receipt) = answer.decision.take_receipt()
             {
                 drop(Correction::new(limiter, receipt, None)); // goes on by itself
             }
@@ -317,36 +335,23 @@ fn trace(decision: &Decision) {
 }
 
 /// What has been asked about a request.
-pub enum Asked<S: Store> {
+pub enum Asked<S: Store, T> {
     /// A rule says that it is not limited.
     Skipped,
     /// It cannot be decided.
     Refused(Refusal),
-    /// The answer, which is for [`RateLimit::admit`]: in memory it is there at once.
-    Answered(Answer<S>),
-    /// It is awaited: then it is for [`RateLimit::admit`] too, or for [`RateLimit::abandon`].
+    /// It was answered at once, and this was made of the answer.
+    Answered(T),
+    /// It is awaited: then it is for [`RateLimit::admit`], or for [`RateLimit::abandon`].
     Asking(S::Told<Answer<S>>),
 }
 
-/// What the limiter has answered. Small, because a request that is served in memory takes about as long as to copy it a few times.
+/// What the limiter has answered.
 pub struct Answer<S: Store> {
-    decision: Arc<Decision>,
+    /// What was decided.
+    pub decision: Decision,
     /// Where there are policies that give leases.
-    held: Option<Box<Held<S>>>,
-}
-
-impl<S: Store> Answer<S> {
-    fn decided(decision: Decision) -> Self {
-        Self { decision: Arc::new(decision), held: None }
-    }
-
-    fn held(held: Held<S>) -> Self {
-        Self { decision: Arc::new(held.decision().clone()), held: Some(Box::new(held)) }
-    }
-
-    fn take_receipt(&mut self) -> Option<Receipt> {
-        Arc::get_mut(&mut self.decision)?.take_receipt()
-    }
+    pub held: Option<Box<Held<S>>>,
 }
 
 /// Facts that are awaited, and what they have come to.

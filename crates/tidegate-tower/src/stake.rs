@@ -14,31 +14,20 @@ use tidegate::{Algorithm, Decision, Held, Limiter, Memory, Receipt, Store};
 
 /// What a request holds from its admission to its end: keep it until the response's body has ended.
 pub struct Stake<S: Store = Memory> {
-    decision: Arc<Decision>,
     claim: Option<Box<Claim<S>>>,
     /// Where there are leases.
     keeper: Option<Box<Keeper<S>>>,
 }
 
 impl<S: Store> Stake<S> {
-    pub(crate) fn new(
-        limiter: &Limiter<S>,
-        decision: Arc<Decision>,
-        held: Option<Box<Held<S>>>,
-        claim: Option<Box<Claim<S>>>,
-    ) -> Self {
+    pub(crate) fn new(limiter: &Limiter<S>, held: Option<Box<Held<S>>>, claim: Option<Box<Claim<S>>>) -> Self {
         let keeper = |held: Box<Held<S>>| Box::new(Keeper { held: *held, limiter: limiter.clone(), state: Keeping::Idle });
-        Self { decision, claim, keeper: held.map(keeper) }
+        Self { claim, keeper: held.map(keeper) }
     }
 
-    /// The decision by which it was admitted.
-    pub fn decision(&self) -> &Arc<Decision> {
-        &self.decision
-    }
-
-    /// The decision alone, where nothing has to be seen to: no lease, and no charge that may yet be corrected.
-    pub(crate) fn into_decision(self) -> Result<Arc<Decision>, Self> {
-        if self.claim.is_none() && self.keeper.is_none() { Ok(self.decision) } else { Err(self) }
+    /// Whether there is nothing to see to: no lease, and no charge that may yet be corrected.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.claim.is_none() && self.keeper.is_none()
     }
 
     /// The handle by which the actual cost is told, where there is something to settle.
@@ -90,7 +79,7 @@ fn shortest_lease(decision: &Decision) -> Duration {
 
 impl<S: Store> fmt::Debug for Stake<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Stake").field("decision", &self.decision).finish_non_exhaustive()
+        f.debug_struct("Stake").field("lasts", &self.lasts()).finish_non_exhaustive()
     }
 }
 

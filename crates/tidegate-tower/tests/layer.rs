@@ -64,7 +64,7 @@ async fn allows_and_denies_and_says_so() {
     let calls = AtomicU64::new(0);
     let service = RateLimitLayer::new(limiter).by(header("x-user")).layer(service_fn(|request: Request<()>| {
         calls.fetch_add(1, Relaxed);
-        assert!(request.extensions().get::<Arc<Decision>>().unwrap().is_allowed());
+        assert!(request.extensions().get::<Decision>().unwrap().is_allowed());
         ok(request)
     }));
     for left in [1, 0] {

@@ -126,6 +126,14 @@ impl<'a> From<(&'a str, &'a [u8])> for Hit<'a> {
     }
 }
 
+impl<'a> From<Option<(&'a str, &'a [u8])>> for Hit<'a> {
+    /// One attribute, or none.
+    #[inline]
+    fn from(first: Option<(&'a str, &'a [u8])>) -> Self {
+        Self { first, more: SmallVec::new(), cost: 1 }
+    }
+}
+
 impl<'a> From<&Hit<'a>> for Hit<'a> {
     fn from(hit: &Hit<'a>) -> Self {
         hit.clone()

@@ -34,8 +34,12 @@ impl Label {
     }
 
     pub(crate) fn name(&self) -> &str {
-        let length = usize::from(self.name[Self::MAX_NAME]);
-        str::from_utf8(&self.name[..length]).expect("a whole name was copied")
+        str::from_utf8(self.name_bytes()).expect("a whole name was copied")
+    }
+
+    #[inline]
+    pub(crate) fn name_bytes(&self) -> &[u8] {
+        &self.name[..usize::from(self.name[Self::MAX_NAME])]
     }
 
     /// What charges of the policy are in.

@@ -50,12 +50,9 @@ pub trait Store: Sized + Send + Sync + 'static {
     /// ```
     fn told<T: Send + 'static>(reply: Self::Reply<T>) -> Self::Told<T>;
 
-    /// What a reply comes to if that is known already, as it is in memory.
-    ///
-    /// # Errors
-    /// When it has to be awaited.
-    fn now<T: Send + 'static>(reply: Self::Reply<T>) -> Result<T, Self::Told<T>> {
-        Err(Self::told(reply))
+    /// What a reply comes to if that is known already, as it is in memory. Where it is: a decision is large to hand on.
+    fn now<T: Send + 'static>(_reply: &mut Self::Reply<T>) -> Option<&mut T> {
+        None
     }
 
     /// Begins to serve.

@@ -58,8 +58,8 @@ impl Store for Memory {
     }
 
     #[inline]
-    fn now<T: Send + 'static>(reply: T) -> Result<T, Self::Told<T>> {
-        Ok(reply)
+    fn now<T: Send + 'static>(reply: &mut T) -> Option<&mut T> {
+        Some(reply)
     }
 
     fn start(&mut self, max_keys: usize) -> Result<(), ConfigError> {
