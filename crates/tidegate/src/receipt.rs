@@ -7,8 +7,6 @@ use std::{
     str::FromStr,
 };
 
-use smallvec::SmallVec;
-
 use crate::{Algorithm, Quota, algorithm::Terms, error::ReceiptError, key::Key};
 
 /// Proof of what one decision charged. It is used up by [`crate::Limiter::refund`] or [`crate::Limiter::settle`]; a
@@ -71,11 +69,20 @@ impl Origin {
     }
 }
 
-impl fmt::Display for Receipt {
-    /// Opaque to the reader: `tg1:` and what [`FromStr`] needs.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Bytes, and one text of all: formats take several times as long, and every decision of a server has a receipt.
-        let mut text: SmallVec<[u8; 192]> = SmallVec::new();
+impl Receipt {
+    /// Appends its text, which is ASCII without quotes, backslashes or anything that is not printed. Every decision of a server has one, and
+    /// formats take several times as long.
+    ///
+    /// ```
+    /// use tidegate::{Limiter, Quota};
+    ///
+    /// let receipt = Limiter::in_memory(Quota::per_minute(10)).check("user:42").take_receipt().unwrap();
+    /// let mut text = Vec::new();
+    /// receipt.append_to(&mut text);
+    /// assert_eq!(text, receipt.to_string().into_bytes());
+    /// ```
+    pub fn append_to(&self, text: &mut Vec<u8>) {
+        text.reserve(32 + self.charges.len() * 160);
         text.extend_from_slice(self.origin.mark().as_bytes());
         text.push(b':');
         text.extend_from_slice(hex(self.id.to_be_bytes()).as_flattened());
@@ -88,10 +95,18 @@ impl fmt::Display for Receipt {
             text.extend_from_slice(hex(key.to_bytes()).as_flattened());
             for number in [terms.0, terms.1, *at, *cost] {
                 text.push(b',');
-                decimal(&mut text, number);
+                decimal(text, number);
             }
         }
         text.push(b';');
+    }
+}
+
+impl fmt::Display for Receipt {
+    /// Opaque to the reader: `tg1:` and what [`FromStr`] needs.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut text = Vec::new();
+        self.append_to(&mut text);
         f.write_str(str::from_utf8(&text).map_err(|_| fmt::Error)?)
     }
 }
@@ -133,7 +148,7 @@ fn hex<const N: usize>(bytes: [u8; N]) -> [[u8; 2]; N] {
     bytes.map(|byte| [digit(byte >> 4), digit(byte & 15)])
 }
 
-fn decimal(text: &mut SmallVec<[u8; 192]>, mut number: u64) {
+fn decimal(text: &mut Vec<u8>, mut number: u64) {
     let mut digits = [0; 20];
     let mut first = digits.len();
     loop {

@@ -1,7 +1,7 @@
 //! What is counted, and how Prometheus is told. Labels come from the configuration and from this program, never from a hit; their
 //! handles are made once. Names are frozen: `docs/metrics.md` lists them, and a test compares.
 
-use std::{borrow::Cow, collections::HashMap, sync::Arc, time::Duration};
+use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
 use prometheus_client::{
@@ -33,13 +33,16 @@ pub(crate) struct Metrics {
     /// By front end and verdict.
     decisions: Vec<[Counter; VERDICTS.len()]>,
     /// By policy.
-    outcomes: ArcSwap<HashMap<String, Arc<Answers>>>,
+    outcomes: ArcSwap<Known>,
     all_outcomes: Family<Labels<3>, Counter>,
     errors: [Counter; ERRORS.len()],
     connections: Family<Labels<1>, Gauge>,
     store_seconds: Histogram,
     pub(crate) log_dropped: Counter,
 }
+
+/// The counters of policies, by their names; sorted, which is a shorter way to one of a few than a hash that nobody can foresee.
+type Known = Vec<(String, Arc<Answers>)>;
 
 /// By answer and source.
 type Answers = [[Counter; SOURCES.len()]; ANSWERS.len()];
@@ -86,19 +89,20 @@ impl Metrics {
 
     /// Has counters ready for these policies, before they come into force.
     pub(crate) fn know(&self, policies: &[PolicyTable]) {
-        let mut known = HashMap::clone(&self.outcomes.load());
+        let mut known = Known::clone(&self.outcomes.load());
         for PolicyTable { name, .. } in policies {
-            known.entry(name.clone()).or_insert_with(|| {
-                Arc::new(labels(name).map(|answer| answer.map(|labels| self.all_outcomes.get_or_create_owned(&labels))))
-            });
+            if let Err(place) = place(&known, name.as_bytes()) {
+                let answers = labels(name).map(|answer| answer.map(|labels| self.all_outcomes.get_or_create_owned(&labels)));
+                known.insert(place, (name.clone(), Arc::new(answers)));
+            }
         }
         self.outcomes.store(Arc::new(known));
     }
 
     /// Forgets all other policies, so that their labels are not kept for ever.
     pub(crate) fn forget_others(&self, policies: &[PolicyTable]) {
-        let mut known = HashMap::clone(&self.outcomes.load());
-        known.retain(|name, _| {
+        let mut known = Known::clone(&self.outcomes.load());
+        known.retain(|(name, _)| {
             let stays = policies.iter().any(|table| table.name == *name);
             if !stays {
                 for labels in labels(name).iter().flatten() {
@@ -166,12 +170,17 @@ fn labels(policy: &str) -> [[Labels<3>; SOURCES.len()]; ANSWERS.len()] {
     })
 }
 
+/// Where a policy's counters are, or would be.
+fn place(known: &Known, name: &[u8]) -> Result<usize, usize> {
+    known.binary_search_by(|(other, _)| other.as_bytes().cmp(name))
+}
+
 /// One of a policy that has just been removed is not counted.
-fn count(known: &HashMap<String, Arc<Answers>>, outcome: &Outcome<'_>) {
+fn count(known: &Known, outcome: &Outcome<'_>) {
     let answer = usize::from(outcome.is_shadow()) * 2 + usize::from(!outcome.is_allowed());
     let source = SOURCES.iter().position(|source| *source == outcome.source());
-    if let (Some(answers), Some(source)) = (known.get(outcome.policy()), source) {
-        answers[answer][source].inc();
+    if let (Ok(place), Some(source)) = (place(known, outcome.policy_bytes()), source) {
+        known[place].1[answer][source].inc();
     }
 }
 

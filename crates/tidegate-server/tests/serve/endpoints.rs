@@ -151,14 +151,16 @@ async fn a_policy_that_watches_is_told_of_and_decides_nothing() {
 async fn a_query_can_hold_any_bytes() {
     let running = Running::start(POLICIES).await;
     let mut client = running.client().await;
-    for (query, same) in [
-        ("user=a+b", "user=a%20b"),
-        ("user=%00%ff%25", "us%65r=%00%FF%25"),
-        ("user=&cost=1", "cost=1&user"),
-        ("user=x=y", "user=x%3Dy"),
+    for (query, same, shown) in [
+        ("user=a+b", "user=a%20b", "a b"),
+        ("user=%00%ff%25", "us%65r=%00%FF%25", r"\x00\xff%"),
+        ("user=&cost=1", "cost=1&user", ""),
+        ("user=x=y", "user=x%3Dy", "x=y"),
+        ("user=%22%5c'", "user=%22%5C%27", r#"\"\\\'"#),
     ] {
         let _ = client.get(&format!("/v1/check?{query}")).await;
-        assert_eq!(client.get(&format!("/v1/peek?{same}")).await.json()["remaining"], 9, "{query}");
+        let told = client.get(&format!("/v1/peek?{same}")).await.json();
+        assert_eq!((&told["remaining"], &told["outcomes"][0]["key"]), (&json!(9), &json!(shown)), "{query}");
     }
 }
 

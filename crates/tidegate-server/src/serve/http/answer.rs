@@ -3,11 +3,11 @@
 //! A decision is written straight into the bytes of its answer, the names of its fields as they are: to have them looked at for what must
 //! be escaped takes longer than the decision. A test compares them with the document that is made of the types.
 
-use std::{fmt, io::Write as _, time::Duration};
+use std::{io::Write as _, time::Duration};
 
 use http::StatusCode;
 use schemars::JsonSchema;
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 use tidegate::{Decision, Outcome, Receipt};
 use tidegate_tower::{Dialect, PROBLEM_JSON, Refusal};
 
@@ -22,7 +22,8 @@ pub(crate) struct DecisionBody<'d> {
     allowed: bool,
     /// The policy that matters most: of the denials the one with the longest wait, else the one with the least left. Null where none
     /// applies, as are `limit`, `remaining` and `source`.
-    policy: Option<&'d str>,
+    #[schemars(with = "Option<String>")]
+    policy: Option<Name<'d>>,
     /// The most that it allows at once.
     limit: Option<u64>,
     /// What is left of that.
@@ -50,10 +51,11 @@ pub(crate) struct DecisionBody<'d> {
 #[schemars(rename = "Outcome")]
 pub(crate) struct OutcomeBody<'d> {
     /// The policy.
-    policy: &'d str,
+    #[schemars(with = "String")]
+    policy: Name<'d>,
     /// The key, printable: a long one is a digest.
     #[schemars(with = "String")]
-    key: Shown<KeyText<'d>>,
+    key: Outcome<'d>,
     /// Whether it allows the hit, or would.
     allowed: bool,
     /// Whether it only watches.
@@ -119,7 +121,7 @@ impl<'d> DecisionBody<'d> {
         let strictest = strictest.as_ref();
         Self {
             allowed: decision.is_allowed(),
-            policy: strictest.map(Outcome::policy),
+            policy: strictest.map(Name::new),
             limit: strictest.map(Outcome::limit),
             remaining: strictest.map(Outcome::remaining),
             retry_after_ms: strictest.map_or(Some(0), wait),
@@ -140,11 +142,7 @@ impl<'d> DecisionBody<'d> {
         member(body, r#","retry_after_ms":"#, *retry_after_ms);
         member(body, r#","reset_after_ms":"#, *reset_after_ms);
         member(body, r#","source":"#, *source);
-        match receipt {
-            // Names, digits and what is between them.
-            Some(receipt) => write!(body, r#","receipt":"{receipt}""#).expect("into memory"),
-            None => body.extend_from_slice(br#","receipt":null"#),
-        }
+        member(body, r#","receipt":"#, receipt.as_ref());
         if let Some(lease) = lease {
             member(body, r#","lease":"#, *lease);
         }
@@ -162,7 +160,7 @@ impl<'d> DecisionBody<'d> {
 impl<'d> OutcomeBody<'d> {
     fn new(outcome: Outcome<'d>) -> Self {
         Self {
-            policy: outcome.policy(),
+            policy: Name::new(&outcome),
             allowed: outcome.is_allowed(),
             shadow: outcome.is_shadow(),
             limit: outcome.limit(),
@@ -171,15 +169,14 @@ impl<'d> OutcomeBody<'d> {
             retry_after_ms: wait(&outcome),
             reset_after_ms: millis(outcome.reset_after()),
             source: outcome.source().name(),
-            key: Shown(KeyText(outcome)),
+            key: outcome,
         }
     }
 
     fn write(&self, body: &mut Vec<u8>) {
         let Self { policy, key, allowed, shadow, limit, remaining, charged, retry_after_ms, reset_after_ms, source } = self;
         member(body, r#"{"policy":"#, *policy);
-        body.extend_from_slice(br#","key":"#);
-        write(body, key);
+        member(body, r#","key":"#, key);
         member(body, r#","allowed":"#, *allowed);
         member(body, r#","shadow":"#, *shadow);
         member(body, r#","limit":"#, *limit);
@@ -214,23 +211,6 @@ fn wait(outcome: &Outcome<'_>) -> Option<u64> {
 
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros().div_ceil(1000)).unwrap_or(u64::MAX)
-}
-
-struct KeyText<'d>(Outcome<'d>);
-
-impl fmt::Display for KeyText<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.key().fmt(f)
-    }
-}
-
-/// Written into the answer as it is shown, without a text in between.
-struct Shown<T>(T);
-
-impl<T: fmt::Display> Serialize for Shown<T> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(&self.0)
-    }
 }
 
 /// What a decision means for the status.
@@ -330,13 +310,52 @@ impl Json for u64 {
 impl Json for &str {
     fn write(self, body: &mut Vec<u8>) {
         if self.bytes().fold(true, |is_plain, byte| is_plain & (byte >= b' ') & (byte != b'"') & (byte != b'\\')) {
-            body.push(b'"');
-            body.extend_from_slice(self.as_bytes());
-            body.push(b'"');
+            quoted(body, |body| body.extend_from_slice(self.as_bytes()));
         } else {
             write(body, &self);
         }
     }
+}
+
+/// The name of a policy, which has nothing that would have to be escaped.
+#[derive(Clone, Copy)]
+struct Name<'d>(&'d [u8]);
+
+impl<'d> Name<'d> {
+    fn new(outcome: &Outcome<'d>) -> Self {
+        Self(outcome.policy_bytes())
+    }
+}
+
+impl Json for Name<'_> {
+    fn write(self, body: &mut Vec<u8>) {
+        quoted(body, |body| body.extend_from_slice(self.0));
+    }
+}
+
+impl Json for &Receipt {
+    fn write(self, body: &mut Vec<u8>) {
+        quoted(body, |body| self.append_to(body));
+    }
+}
+
+/// Its key.
+impl Json for &Outcome<'_> {
+    fn write(self, body: &mut Vec<u8>) {
+        let start = body.len();
+        quoted(body, |body| write!(body, "{}", self.key()).expect("into memory"));
+        // It is printable ASCII: most has nothing to escape.
+        if body[start + 1..body.len() - 1].iter().any(|byte| matches!(byte, b'"' | b'\\')) {
+            body.truncate(start);
+            write(body, &self.key().to_string());
+        }
+    }
+}
+
+fn quoted(body: &mut Vec<u8>, text: impl FnOnce(&mut Vec<u8>)) {
+    body.push(b'"');
+    text(body);
+    body.push(b'"');
 }
 
 impl<T: Json> Json for Option<T> {
