@@ -102,6 +102,16 @@ enum Needed {
     Chunks(Chunks, usize),
 }
 
+/// What happens while an answer takes time.
+enum Step {
+    Answered,
+    /// Others have not been sent yet.
+    Unsent,
+    /// More has come.
+    Ahead,
+    Gone,
+}
+
 async fn requests<T: AsyncRead + AsyncWrite + Unpin, V: Service>(
     connection: &mut Connection<T>,
     service: &V,
@@ -165,19 +175,28 @@ async fn requests<T: AsyncRead + AsyncWrite + Unpin, V: Service>(
             let after = head.after;
             let request = Request { head, body };
             {
+                let Connection { stream, patience, alarm, output, .. } = connection;
                 let mut answer = pin!(service.answer(&request, &mut response));
-                if poll_fn(|context| Poll::Ready(answer.as_mut().poll(context).is_pending())).await {
-                    // What was asked before has not to wait for it.
-                    let Connection { stream, patience, alarm, output, .. } = connection;
-                    send(stream, output, alarm, *patience).await?;
-                    tokio::select! {
-                        biased;
-                        () = &mut answer => {}
+                loop {
+                    // What comes meanwhile is not asked for, but that somebody is there.
+                    let watches = bytes.len() == end && ahead.is_empty();
+                    let mut coming = pin!(stream.read_buf(&mut ahead));
+                    let step = poll_fn(|context| match answer.as_mut().poll(context) {
+                        Poll::Ready(()) => Poll::Ready(Step::Answered),
+                        Poll::Pending if !output.is_empty() => Poll::Ready(Step::Unsent),
+                        Poll::Pending if watches => coming.as_mut().poll(context).map(|read| match read {
+                            Ok(1..) => Step::Ahead,
+                            _ => Step::Gone,
+                        }),
+                        Poll::Pending => Poll::Pending,
+                    });
+                    match step.await {
+                        Step::Answered => break,
+                        // What was asked before has not to wait for it.
+                        Step::Unsent => send(stream, output, alarm, *patience).await?,
+                        Step::Ahead => {}
                         // Who has gone is not answered, and what is done to answer it ends.
-                        read = stream.read_buf(&mut ahead), if bytes.len() == end => match read {
-                            Ok(1..) => answer.await,
-                            _ => return Err(Ended::Gone),
-                        },
+                        Step::Gone => return Err(Ended::Gone),
                     }
                 }
             }
