@@ -3,6 +3,9 @@
 
 use std::fmt;
 
+#[cfg(feature = "redis")]
+use smallvec::SmallVec;
+
 use crate::packed::{Packer, Unpacker};
 
 /// The bytes of a key that stand for themselves.
@@ -220,7 +223,7 @@ impl fmt::Display for Id {
         let all = &bytes[..usize::from(length)];
         let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.:@/+=".contains(byte);
         let mut rest = all;
-        let mut values = Vec::new();
+        let mut values: SmallVec<[&[u8]; 4]> = SmallVec::new();
         if *attributes == 1 {
             values.push(all);
         } else {
@@ -232,8 +235,8 @@ impl fmt::Display for Id {
         }
         if !all.is_empty() && values.iter().copied().flatten().all(plain) {
             for (index, value) in values.iter().enumerate() {
-                let comma = if index > 0 { "," } else { "" };
-                write!(f, "{comma}{}", value.escape_ascii())?;
+                f.write_str(if index > 0 { "," } else { "" })?;
+                escaped(value, f)?;
             }
             return Ok(());
         }
