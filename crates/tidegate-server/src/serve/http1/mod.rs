@@ -76,8 +76,8 @@ pub async fn serve<V: Service>(
         let _ = stop.changed().await;
         sleep(LINGER).await;
     });
-    let mut connection = Connection { stream, patience, alarm: Alarm(None), input: Vec::new(), output: Vec::new() };
-    match requests(&mut connection, &service, &unseen, stopped).await {
+    let mut connection = Connection { stream, patience, alarm: Alarm(None), output: Vec::new() };
+    match requests(&mut connection, &mut Vec::new(), &service, &unseen, stopped).await {
         Err(Ended::Last) => connection.close().await,
         // TLS says that this is the end, and not somebody who cuts it off.
         _ => drop(timeout(LINGER, connection.stream.shutdown()).await),
@@ -114,6 +114,7 @@ enum Step {
 
 async fn requests<T: AsyncRead + AsyncWrite + Unpin, V: Service>(
     connection: &mut Connection<T>,
+    input: &mut Vec<u8>,
     service: &V,
     stop: &watch::Receiver<()>,
     mut stopped: Pin<&mut impl Future<Output = ()>>,
@@ -129,7 +130,7 @@ async fn requests<T: AsyncRead + AsyncWrite + Unpin, V: Service>(
     'requests: loop {
         let mut shown = Body::Sent;
         let needed = 'request: {
-            let bytes = &connection.input[used..];
+            let bytes = &input[used..];
             if bytes.is_empty() {
                 break 'request Ok(Needed::Head);
             }
@@ -174,32 +175,8 @@ async fn requests<T: AsyncRead + AsyncWrite + Unpin, V: Service>(
             };
             let after = head.after;
             let request = Request { head, body };
-            {
-                let Connection { stream, patience, alarm, output, .. } = connection;
-                let mut answer = pin!(service.answer(&request, &mut response));
-                loop {
-                    // What comes meanwhile is not asked for, but that somebody is there.
-                    let watches = bytes.len() == end && ahead.is_empty();
-                    let mut coming = pin!(stream.read_buf(&mut ahead));
-                    let step = poll_fn(|context| match answer.as_mut().poll(context) {
-                        Poll::Ready(()) => Poll::Ready(Step::Answered),
-                        Poll::Pending if !output.is_empty() => Poll::Ready(Step::Unsent),
-                        Poll::Pending if watches => coming.as_mut().poll(context).map(|read| match read {
-                            Ok(1..) => Step::Ahead,
-                            _ => Step::Gone,
-                        }),
-                        Poll::Pending => Poll::Pending,
-                    });
-                    match step.await {
-                        Step::Answered => break,
-                        // What was asked before has not to wait for it.
-                        Step::Unsent => send(stream, output, alarm, *patience).await?,
-                        Step::Ahead => {}
-                        // Who has gone is not answered, and what is done to answer it ends.
-                        Step::Gone => return Err(Ended::Gone),
-                    }
-                }
-            }
+            let is_all = bytes.len() == end;
+            connection.wait(pin!(service.answer(&request, &mut response)), is_all, &mut ahead).await?;
             drop(request);
             is_last |= stop.has_changed().unwrap_or(true);
             let more = match after {
@@ -213,12 +190,12 @@ async fn requests<T: AsyncRead + AsyncWrite + Unpin, V: Service>(
             }
             used += end;
             deadline = None;
-            if used == connection.input.len() {
+            if used == input.len() {
                 // Now: who sends ahead all the time is never waited for.
-                connection.input.clear();
+                input.clear();
                 used = 0;
             }
-            connection.input.append(&mut ahead);
+            input.append(&mut ahead);
             if connection.output.len() > OUTPUT_BYTES {
                 connection.flush().await?;
             }
@@ -231,12 +208,12 @@ async fn requests<T: AsyncRead + AsyncWrite + Unpin, V: Service>(
             Err(problem) => return Err(connection.refuse(&problem, shown, &mut response)),
         };
         connection.flush().await?;
-        connection.input.drain(..used);
+        input.drain(..used);
         used = 0;
-        if connection.input.is_empty() {
-            connection.input.shrink_to(KEPT_BYTES);
+        if input.is_empty() {
+            input.shrink_to(KEPT_BYTES);
         }
-        whole = match connection.receive(needed, &mut deadline, stopped.as_mut()).await {
+        whole = match connection.receive(input, needed, &mut deadline, stopped.as_mut()).await {
             Ok(whole) => whole,
             Err(Some(problem)) => return Err(connection.refuse(&problem, shown, &mut response)),
             Err(None) => return Err(Ended::Gone),
@@ -251,7 +228,6 @@ struct Connection<T> {
     stream: T,
     patience: Duration,
     alarm: Alarm,
-    input: Vec<u8>,
     output: Vec<u8>,
 }
 
@@ -260,11 +236,12 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Connection<T> {
     /// to be told.
     async fn receive(
         &mut self,
+        input: &mut Vec<u8>,
         mut needed: Needed,
         head_deadline: &mut Option<Instant>,
         mut stopped: Pin<&mut impl Future<Output = ()>>,
     ) -> Result<Option<usize>, Option<Problem>> {
-        let Self { stream, patience, alarm, input, .. } = self;
+        let Self { stream, patience, alarm, .. } = self;
         let mut deadline = if let Needed::Head = needed { *head_deadline } else { None };
         loop {
             if let Needed::Chunks(chunks, max_bytes) = &mut needed
@@ -309,7 +286,51 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Connection<T> {
 
     /// Sends what is written.
     async fn flush(&mut self) -> Result<(), Ended> {
-        send(&mut self.stream, &mut self.output, &mut self.alarm, self.patience).await
+        let Self { stream, patience, alarm, output } = self;
+        let mut sent = 0;
+        while sent < output.len() {
+            match in_time(alarm, &mut None, *patience, stream.write(&output[sent..])).await {
+                Some(Ok(bytes @ 1..)) => sent += bytes,
+                _ => return Err(Ended::Gone),
+            }
+        }
+        output.clear();
+        output.shrink_to(KEPT_BYTES);
+        match in_time(alarm, &mut None, *patience, stream.flush()).await {
+            Some(Ok(())) => Ok(()),
+            _ => Err(Ended::Gone),
+        }
+    }
+
+    /// Waits for an answer, while somebody is there to have it. Where nothing else has come (`is_all`), what comes meanwhile is put into `ahead`:
+    /// it is not asked for, but tells that somebody is.
+    async fn wait(
+        &mut self,
+        mut answer: Pin<&mut impl Future<Output = ()>>,
+        is_all: bool,
+        ahead: &mut Vec<u8>,
+    ) -> Result<(), Ended> {
+        loop {
+            let watches = is_all && ahead.is_empty();
+            let mut coming = pin!(self.stream.read_buf(ahead));
+            let step = poll_fn(|context| match answer.as_mut().poll(context) {
+                Poll::Ready(()) => Poll::Ready(Step::Answered),
+                Poll::Pending if !self.output.is_empty() => Poll::Ready(Step::Unsent),
+                Poll::Pending if watches => coming.as_mut().poll(context).map(|read| match read {
+                    Ok(1..) => Step::Ahead,
+                    _ => Step::Gone,
+                }),
+                Poll::Pending => Poll::Pending,
+            });
+            match step.await {
+                Step::Answered => return Ok(()),
+                // What was asked before has not to wait for it.
+                Step::Unsent => self.flush().await?,
+                Step::Ahead => {}
+                // Who has gone is not answered, and what is done to answer it ends.
+                Step::Gone => return Err(Ended::Gone),
+            }
+        }
     }
 
     /// Says what is wrong, for the last time: where the next request begins is not known.
@@ -326,38 +347,16 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Connection<T> {
             return;
         }
         let ended = async {
-            let mut bytes = 0;
+            let (mut rest, mut bytes) = (Vec::with_capacity(KEPT_BYTES), 0);
             while bytes < LINGER_BYTES {
-                self.input.clear();
-                match self.stream.read_buf(&mut self.input).await {
+                rest.clear();
+                match self.stream.read_buf(&mut rest).await {
                     Ok(read @ 1..) => bytes += read,
                     _ => return,
                 }
             }
         };
         let _ = timeout(LINGER, ended).await;
-    }
-}
-
-/// Sends it all.
-async fn send<T: AsyncWrite + Unpin>(
-    stream: &mut T,
-    output: &mut Vec<u8>,
-    alarm: &mut Alarm,
-    patience: Duration,
-) -> Result<(), Ended> {
-    let mut sent = 0;
-    while sent < output.len() {
-        match in_time(alarm, &mut None, patience, stream.write(&output[sent..])).await {
-            Some(Ok(bytes @ 1..)) => sent += bytes,
-            _ => return Err(Ended::Gone),
-        }
-    }
-    output.clear();
-    output.shrink_to(KEPT_BYTES);
-    match in_time(alarm, &mut None, patience, stream.flush()).await {
-        Some(Ok(())) => Ok(()),
-        _ => Err(Ended::Gone),
     }
 }
 
