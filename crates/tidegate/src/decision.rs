@@ -146,7 +146,7 @@ impl Decision {
             policy: label.name().to_owned(),
             algorithm: label.algorithm,
             key: ask.key,
-            terms: label.terms(),
+            terms: label.terms,
             at: answer.charged.at,
             cost: answer.charged.cost,
         };
@@ -245,6 +245,11 @@ impl<'d> Outcome<'d> {
     /// The key, printable: unusual bytes are escaped, long ids are a digest.
     pub fn key(&self) -> impl fmt::Display + use<'d> {
         self.record.ask.key.display(usize::from(self.record.label.attributes))
+    }
+
+    /// Appends the key as it is printed, which takes no formats: for who writes many.
+    pub fn append_key_to(&self, text: &mut Vec<u8>) {
+        self.record.ask.key.append_shown(usize::from(self.record.label.attributes), text);
     }
 
     /// The quota in force for this key.

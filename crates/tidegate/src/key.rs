@@ -3,9 +3,6 @@
 
 use std::fmt;
 
-#[cfg(feature = "redis")]
-use smallvec::SmallVec;
-
 use crate::packed::{Packer, Unpacker};
 
 /// The bytes of a key that stand for themselves.
@@ -124,12 +121,47 @@ impl Key {
         if none { Some(Self::NONE) } else { Self::from_bytes(bytes) }
     }
 
-    /// The key as part of a name in a store, for a policy of this many key attributes. What is plain stands for itself, values
+    /// Appends the key as part of a name in a store, for a policy of this many key attributes. What is plain stands for itself, values
     /// separated by commas; anything else is `%` and its bytes in hexadecimal, or `~` and a digest. None of these three can be
     /// taken for another, and none is empty.
     #[cfg(feature = "redis")]
-    pub(crate) fn id(&self, attributes: usize) -> impl fmt::Display + use<> {
-        Id(Shown { bytes: self.to_bytes(), attributes })
+    pub(crate) fn append_id(self, attributes: usize, name: &mut Vec<u8>) {
+        let bytes = self.to_bytes();
+        let length = bytes[INLINE];
+        if length == DIGESTED {
+            return append_hex(b'~', &bytes[..DIGEST], name);
+        }
+        let start = name.len();
+        let all = &bytes[..usize::from(length)];
+        if attributes == 1 {
+            name.extend_from_slice(all);
+        } else {
+            let mut rest = all;
+            while let Some((length, tail)) = rest.split_first() {
+                let (value, tail) = tail.split_at(usize::from(*length).min(tail.len()));
+                name.extend_from_slice(value);
+                if !tail.is_empty() {
+                    name.push(b',');
+                }
+                rest = tail;
+            }
+        }
+        // A comma of a value's own would separate.
+        let commas = name[start..].iter().filter(|byte| **byte == b',').count();
+        let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.:@/+=,".contains(byte);
+        if all.is_empty() || commas != attributes.saturating_sub(1) || !name[start..].iter().all(is_name) {
+            name.truncate(start);
+            append_hex(b'%', all, name);
+        }
+    }
+
+    /// Appends the key in print, as [`display`](Self::display) has it. Most are plain, and go as they are.
+    pub(crate) fn append_shown(self, attributes: usize, text: &mut Vec<u8>) {
+        let bytes = self.to_bytes();
+        match bytes.get(..usize::from(bytes[INLINE])) {
+            Some(value) if attributes == 1 && value.iter().all(is_plain) => text.extend_from_slice(value),
+            _ => text.extend_from_slice(self.display(attributes).to_string().as_bytes()),
+        }
     }
 
     /// The key in print, for a policy of this many key attributes: values separated by commas and with anything
@@ -200,49 +232,24 @@ impl fmt::Display for Shown {
     }
 }
 
+/// Whether it is printed as it is.
+fn is_plain(byte: &u8) -> bool {
+    matches!(byte, b' '..=b'~') && !matches!(byte, b'\'' | b'"' | b'\\')
+}
+
 /// With anything unusual escaped. Most has nothing of it, and goes as it is.
 fn escaped(bytes: &[u8], f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    let is_plain = bytes.iter().all(|byte| matches!(byte, b' '..=b'~') && !matches!(byte, b'\'' | b'"' | b'\\'));
     match str::from_utf8(bytes) {
-        Ok(text) if is_plain => f.write_str(text),
+        Ok(text) if bytes.iter().all(is_plain) => f.write_str(text),
         _ => write!(f, "{}", bytes.escape_ascii()),
     }
 }
 
 #[cfg(feature = "redis")]
-struct Id(Shown);
-
-#[cfg(feature = "redis")]
-impl fmt::Display for Id {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Shown { bytes, attributes } = &self.0;
-        let length = bytes[INLINE];
-        if length == DIGESTED {
-            return self.0.fmt(f);
-        }
-        let all = &bytes[..usize::from(length)];
-        let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.:@/+=".contains(byte);
-        let mut rest = all;
-        let mut values: SmallVec<[&[u8]; 4]> = SmallVec::new();
-        if *attributes == 1 {
-            values.push(all);
-        } else {
-            while let Some((length, tail)) = rest.split_first() {
-                let (value, tail) = tail.split_at(usize::from(*length).min(tail.len()));
-                values.push(value);
-                rest = tail;
-            }
-        }
-        if !all.is_empty() && values.iter().copied().flatten().all(plain) {
-            for (index, value) in values.iter().enumerate() {
-                f.write_str(if index > 0 { "," } else { "" })?;
-                escaped(value, f)?;
-            }
-            return Ok(());
-        }
-        f.write_str("%")?;
-        all.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
-    }
+fn append_hex(mark: u8, bytes: &[u8], name: &mut Vec<u8>) {
+    let digit = |half: u8| char::from_digit(u32::from(half), 16).expect("below 16") as u8;
+    name.push(mark);
+    name.extend(bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]));
 }
 
 impl fmt::Debug for Key {

@@ -4,7 +4,6 @@
 use crate::{
     Algorithm, Policy, Quota,
     algorithm::{Plan, Terms},
-    calendar::Calendar,
 };
 
 #[derive(Clone, Copy, Debug)]
@@ -15,22 +14,22 @@ pub(crate) struct Label {
     pub(crate) algorithm: Algorithm,
     /// How many attributes make the key.
     pub(crate) attributes: u16,
-    pub(crate) grains: u32,
-    pub(crate) calendar: Option<Calendar>,
+    /// What charges of the policy are in.
+    pub(crate) terms: Terms,
 }
 
 impl Label {
     /// The longest name of a policy.
     pub(crate) const MAX_NAME: usize = 47;
 
-    /// For a policy whose name is not longer than that.
-    pub(crate) fn new(policy: &Policy, quota: Quota) -> Self {
+    /// For a policy whose name is not longer than that, and one of its quotas.
+    pub(crate) fn new(policy: &Policy, quota: Quota, plan: &Plan) -> Self {
         // More than fit are shown no differently.
         let attributes = u16::try_from(policy.key.len()).unwrap_or(u16::MAX);
         let mut name = [0; Self::MAX_NAME + 1];
         name[..policy.name.len()].copy_from_slice(policy.name.as_bytes());
         name[Self::MAX_NAME] = policy.name.len() as u8;
-        Self { name, quota, algorithm: policy.algorithm, attributes, grains: policy.grains(), calendar: policy.calendar }
+        Self { name, quota, algorithm: policy.algorithm, attributes, terms: policy.algorithm.terms(plan) }
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -40,11 +39,5 @@ impl Label {
     #[inline]
     pub(crate) fn name_bytes(&self) -> &[u8] {
         &self.name[..usize::from(self.name[Self::MAX_NAME])]
-    }
-
-    /// What charges of the policy are in.
-    pub(crate) fn terms(&self) -> Terms {
-        let plan = Plan::new(self.algorithm, &self.quota, self.grains).expect("in force, so it was made before");
-        self.algorithm.terms(&plan.following(self.calendar))
     }
 }

@@ -3,6 +3,8 @@
 
 mod saved;
 
+#[cfg(feature = "redis")]
+use std::sync::OnceLock;
 use std::{
     collections::{HashMap, HashSet},
     sync::Arc,
@@ -10,6 +12,8 @@ use std::{
 
 use smallvec::SmallVec;
 
+#[cfg(feature = "redis")]
+use crate::store::redis::Form;
 use crate::{
     Algorithm, Hit, Mode, Override, Policy, Quota,
     algorithm::{Plan, Verdict},
@@ -64,12 +68,17 @@ pub(crate) struct Prepared {
     /// The attribute that alone makes the key, where there is nothing else to look at: no conditions, no overrides.
     simple: Option<Box<str>>,
     enforced: bool,
+    /// What Redis makes of it, once it has.
+    #[cfg(feature = "redis")]
+    pub(crate) form: OnceLock<Form>,
 }
 
 /// The quotas that a policy had for some time.
 #[derive(Clone, Debug)]
 pub(crate) struct Era {
     since: u64,
+    /// The policy's resolution.
+    grains: u32,
     /// The policy's own quota, then those of overrides.
     plans: Vec<Plan>,
     labels: Vec<Label>,
@@ -224,7 +233,18 @@ impl Prepared {
             [attribute] if plain && policy.algorithm != Algorithm::Concurrency => Some(attribute.as_str().into()),
             _ => None,
         };
-        Self { simple, enforced: policy.mode == Mode::Enforce, policy: Arc::new(policy), table, denials, current, era, past }
+        Self {
+            simple,
+            enforced: policy.mode == Mode::Enforce,
+            policy: Arc::new(policy),
+            table,
+            denials,
+            current,
+            era,
+            past,
+            #[cfg(feature = "redis")]
+            form: OnceLock::new(),
+        }
     }
 
     #[inline]
@@ -252,6 +272,13 @@ impl Prepared {
         let eras = self.past[self.past.len() - known..].iter().map(AsRef::as_ref).chain([&self.current]);
         let later = eras.clone().skip(1);
         Some(eras.zip(later).map(move |(old, new)| (old.plan_of(key), new.plan_of(key), new.since)))
+    }
+
+    /// The plans in force, and since when, where no key has been under others.
+    #[cfg(feature = "redis")]
+    pub(crate) fn only_plans(&self) -> (&[Plan], u64) {
+        let plans = if self.past.is_empty() { self.current.plans.as_slice() } else { &[] };
+        (plans, self.current.since)
     }
 
     /// The plans that a key has been under and since when, oldest first; the last is in force.
@@ -330,7 +357,8 @@ impl Prepared {
 
 impl Era {
     fn new(policy: &Policy, digester: &Digester, since: u64) -> Result<Self, ConfigError> {
-        let mut era = Self { since, plans: Vec::new(), labels: Vec::new(), overrides: HashMap::default() };
+        let grains = policy.grains();
+        let mut era = Self { since, grains, plans: Vec::new(), labels: Vec::new(), overrides: HashMap::default() };
         era.add(policy, policy.quota)?;
         for (values, treatment) in &policy.overrides {
             let key = match values.as_slice() {
@@ -353,13 +381,14 @@ impl Era {
             return Ok(known as u16);
         }
         let refused = |error| ConfigError::Quota { policy: policy.name.clone(), error };
-        let grains = policy.grains();
+        let grains = self.grains;
         if !(1..=Policy::MAX_RESOLUTION).contains(&grains) {
             return Err(refused(QuotaError::Resolution(grains)));
         }
         let plan = Plan::new(policy.algorithm, &quota, grains).map_err(refused)?;
-        self.plans.push(plan.following(policy.calendar));
-        self.labels.push(Label::new(policy, quota));
+        let plan = plan.following(policy.calendar);
+        self.labels.push(Label::new(policy, quota, &plan));
+        self.plans.push(plan);
         u16::try_from(self.labels.len() - 1).map_err(|_| ConfigError::TooMany("different quotas in one policy's overrides"))
     }
 

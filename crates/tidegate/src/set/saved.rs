@@ -55,8 +55,8 @@ impl Prepared {
 impl Era {
     fn save(&self, to: &mut Packer<'_>) {
         to.number(self.since);
-        to.number(self.labels[0].grains.into());
-        to.text(self.labels[0].calendar.map_or("", Calendar::name));
+        to.number(self.grains.into());
+        to.text(self.plans[0].calendar.map_or("", Calendar::name));
         to.number(self.labels.len() as u64);
         for Label { quota, .. } in &self.labels {
             to.number(quota.limit());
@@ -87,7 +87,7 @@ impl Era {
             .iter()
             .map(|quota| Some(Plan::new(policy.algorithm, quota, grains).ok()?.following(calendar)))
             .collect::<Option<_>>()?;
-        let labels = quotas.iter().map(|quota| Label::new(&policy, *quota)).collect();
+        let labels = quotas.iter().zip(&plans).map(|(quota, plan)| Label::new(&policy, *quota, plan)).collect();
         let last = u16::try_from(plans.len()).ok()?.checked_sub(1)?;
         let overrides = from.list(|from| {
             let key = Key::load(from)?;
@@ -98,7 +98,7 @@ impl Era {
             };
             Some((key, treatment))
         })?;
-        Some(Self { since, plans, labels, overrides: overrides.into_iter().collect() })
+        Some(Self { since, grains, plans, labels, overrides: overrides.into_iter().collect() })
     }
 }
 

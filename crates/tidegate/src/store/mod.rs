@@ -236,13 +236,13 @@ pub(crate) struct Record {
 pub(crate) struct Question {
     /// In the order in which to lock.
     pub(crate) asks: Asks,
-    /// Of policies that block the key.
-    blocking: Asks,
+    /// Of policies that block the key: mostly none.
+    blocking: Vec<Ask>,
 }
 
 impl Question {
     pub(crate) fn new(set: &PolicySet, hit: &Hit<'_>, digester: &Digester) -> Self {
-        let mut question = Self { asks: Asks::new(), blocking: Asks::new() };
+        let mut question = Self { asks: Asks::new(), blocking: Vec::new() };
         for stance in set.stances(hit, digester) {
             match stance {
                 Stance::Decides(ask) => question.asks.push(ask),
@@ -280,6 +280,7 @@ fn blocked(set: &PolicySet, ask: Ask) -> Record {
     Record { ask, limit: 0, answer, label: set.policies[usize::from(ask.policy)].label(ask.plan) }
 }
 
-/// The asks of one hit, and what was answered to them.
-pub(crate) type Asks = SmallVec<[Ask; 4]>;
-pub(crate) type Records = SmallVec<[Record; 4]>;
+/// The asks of one hit, and what was answered to them. Not more of them in place than most hits have: on their way to Redis and back they
+/// are copied many times.
+pub(crate) type Asks = SmallVec<[Ask; 2]>;
+pub(crate) type Records = SmallVec<[Record; 2]>;

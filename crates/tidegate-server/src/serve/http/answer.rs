@@ -3,7 +3,7 @@
 //! A decision is written straight into the bytes of its answer, the names of its fields as they are: to have them looked at for what must
 //! be escaped takes longer than the decision. A test compares them with the document that is made of the types.
 
-use std::{io::Write as _, time::Duration};
+use std::time::Duration;
 
 use http::StatusCode;
 use schemars::JsonSchema;
@@ -343,7 +343,7 @@ impl Json for &Receipt {
 impl Json for &Outcome<'_> {
     fn write(self, body: &mut Vec<u8>) {
         let start = body.len();
-        quoted(body, |body| write!(body, "{}", self.key()).expect("into memory"));
+        quoted(body, |body| self.append_key_to(body));
         // It is printable ASCII: most has nothing to escape.
         if body[start + 1..body.len() - 1].iter().any(|byte| matches!(byte, b'"' | b'\\')) {
             body.truncate(start);

@@ -93,7 +93,7 @@ pub(crate) struct LeaseBody<'a> {
 
 /// The attributes of a hit, each once.
 #[derive(Debug, Default)]
-pub(crate) struct Attributes<'a>(SmallVec<[Attribute<'a>; 4]>);
+pub(crate) struct Attributes<'a>(SmallVec<[Attribute<'a>; 2]>);
 
 /// Name and value.
 type Attribute<'a> = (Cow<'a, str>, Cow<'a, [u8]>);

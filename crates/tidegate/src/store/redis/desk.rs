@@ -12,11 +12,37 @@ use super::{
 };
 use crate::{
     Receipt,
-    key::Key,
     limiter::{Inner, Time},
     set::{PolicySet, Prepared},
     store::{Amendment, Answer, Ask, Asks, Intent, Records, Source},
 };
+
+/// What a policy is in Redis, and does not change while it is in force.
+#[derive(Clone, Debug)]
+pub(crate) struct Form {
+    /// Of its keys, what is before and after the id: `rl:<policy>:{<id>}:<algorithm>:<attributes>`. What is in braces decides the slot in a
+    /// cluster: all policies on one id share it. What comes after says what the id and the state mean.
+    before: Box<[u8]>,
+    after: Box<[u8]>,
+    /// Its plans as a script takes them, by their index; none where they depend on the key or on the time.
+    plans: Vec<Box<[u8]>>,
+}
+
+impl Form {
+    fn new(prefix: &str, prepared: &Prepared) -> Self {
+        let policy = &prepared.policy;
+        let mut after = format!("}}:{}:", policy.algorithm.name());
+        for (index, attribute) in policy.key.iter().enumerate() {
+            after.push_str(if index > 0 { "," } else { "" });
+            push_escaped(&mut after, attribute);
+        }
+        let (plans, since) = prepared.only_plans();
+        let packed = |plan| wire::plans(policy.algorithm.name(), &[(plan, since)], 0).0.into();
+        let is_fixed = plans.iter().all(|plan| plan.calendar.is_none());
+        let plans = if is_fixed { plans.iter().map(packed).collect() } else { Vec::new() };
+        Self { before: format!("{prefix}:{}:{{", policy.name).into_bytes().into(), after: after.into_bytes().into(), plans }
+    }
+}
 
 /// Writes a name into a key: what is not plain is escaped.
 fn push_escaped(text: &mut String, name: &str) {
@@ -74,40 +100,30 @@ impl<'a> Desk<'a> {
         Self { store: &inner.store, set, time, now }
     }
 
-    pub(super) fn job(&self, verb: Verb, lines: SmallVec<[Line; 2]>) -> Job {
+    pub(super) fn job(&self, verb: Verb, lines: SmallVec<[Line; 1]>) -> Job {
         let algorithms: Algorithms = self.set.policies.iter().map(|prepared| prepared.policy.algorithm).collect();
         Job { time: self.time, algorithms, intent: verb.number(), lines, is_inspection: verb == Verb::Inspect }
-    }
-
-    /// The key of an ask: `rl:<policy>:{<id>}:<algorithm>:<attributes>`. What is in braces decides the slot in a cluster: all
-    /// policies on one id share it. What comes after says what the id and the state mean.
-    fn key(&self, prepared: &Prepared, key: Key) -> String {
-        let policy = &prepared.policy;
-        let mut text = String::with_capacity(96);
-        let id = key.id(policy.key.len());
-        [&self.store.prefix, ":", &policy.name, ":{"].into_iter().for_each(|part| text.push_str(part));
-        let _ = write!(text, "{id}");
-        ["}:", policy.algorithm.name(), ":"].into_iter().for_each(|part| text.push_str(part));
-        for (index, attribute) in policy.key.iter().enumerate() {
-            if index > 0 {
-                text.push(',');
-            }
-            push_escaped(&mut text, attribute);
-        }
-        text
     }
 
     /// `suffixes`: of other keys that belong to the state's; a flag and numbers, of which every ask has one at least.
     pub(super) fn line(&self, ask: &Ask, suffixes: &[&str], flag: bool, numbers: &[u64]) -> Line {
         let prepared = &self.set.policies[usize::from(ask.policy)];
-        let mut packed = wire::plans(prepared.policy.algorithm.name(), &prepared.eras(&ask.key), self.now);
-        let plan = packed.0.len();
+        let policy = &prepared.policy;
+        let form = prepared.form.get_or_init(|| Form::new(&self.store.prefix, prepared));
+        let mut packed = match form.plans.get(usize::from(ask.plan)) {
+            Some(plan) => wire::Writer::copying(plan),
+            None => wire::plans(policy.algorithm.name(), &prepared.eras(&ask.key), self.now),
+        };
+        let fields = packed.0.len();
         packed.byte(u8::from(flag));
         numbers.iter().for_each(|number| packed.number(*number));
-        let key = self.key(prepared, ask.key);
-        let mut keys: SmallVec<[String; 1]> = suffixes.iter().map(|suffix| format!("{key}:{suffix}")).collect();
-        keys.insert(0, key);
-        Line { packed: packed.0, plan, keys }
+        let key = packed.0.len();
+        packed.0.extend_from_slice(&form.before);
+        ask.key.append_id(policy.key.len(), &mut packed.0);
+        packed.0.extend_from_slice(&form.after);
+        let other = |suffix: &&str| [&packed.0[key..], b":", suffix.as_bytes()].concat();
+        let others = suffixes.iter().map(other).collect();
+        Line { fields, key, others, packed: packed.0 }
     }
 
     pub(super) fn decide(&self, asks: &[Ask], intent: Intent) -> Job {

@@ -2,6 +2,7 @@
 //! replaces the connection when it is no good. It never sends a hit twice unless the server has said that it did not run.
 
 use std::{
+    iter,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed},
@@ -43,17 +44,19 @@ pub(super) struct Job {
     pub(super) time: u64,
     pub(super) algorithms: Algorithms,
     pub(super) intent: u8,
-    pub(super) lines: SmallVec<[Line; 2]>,
+    pub(super) lines: SmallVec<[Line; 1]>,
     pub(super) is_inspection: bool,
 }
 
 /// One ask of a hit.
 pub(super) struct Line {
-    /// Its plan, and after that the fields that come after the plan's number.
+    /// Its plan, the fields that come after the plan's number, and the state's key: in one piece, as each hit has one.
     pub(super) packed: Vec<u8>,
-    /// How long the plan is.
-    pub(super) plan: usize,
-    pub(super) keys: SmallVec<[String; 1]>,
+    /// Where the fields begin, and the key.
+    pub(super) fields: usize,
+    pub(super) key: usize,
+    /// Other keys that belong to it.
+    pub(super) others: Vec<Vec<u8>>,
 }
 
 impl Line {
@@ -63,11 +66,15 @@ impl Line {
     }
 
     fn plan(&self) -> &[u8] {
-        &self.packed[..self.plan]
+        &self.packed[..self.fields]
     }
 
     fn fields(&self) -> &[u8] {
-        &self.packed[self.plan..]
+        &self.packed[self.fields..self.key]
+    }
+
+    fn keys(&self) -> impl Iterator<Item = &[u8]> {
+        iter::once(&self.packed[self.key..]).chain(self.others.iter().map(Vec::as_slice))
     }
 }
 
@@ -373,12 +380,12 @@ impl Task {
         let time = batch[0].0.time;
         // With a clock that is not the server's, nothing may expire by the server's.
         let shortest_ttl = if time == 0 { 0 } else { 600_000 };
-        let keys = || batch.iter().flat_map(|(job, _)| &job.lines).flat_map(|line| &line.keys);
+        let keys = || batch.iter().flat_map(|(job, _)| &job.lines).flat_map(Line::keys);
         let command = |name: &str, script: &str| {
             let mut command = redis::cmd(name);
             command.arg(script).arg(keys().count());
             for key in keys() {
-                command.arg(key.as_bytes());
+                command.arg(key);
             }
             command.arg(time).arg(shortest_ttl).arg(&hits).arg(&plans);
             command

@@ -23,6 +23,7 @@ use std::{
 use ::redis::IntoConnectionInfo as _;
 use smallvec::smallvec;
 
+pub(crate) use self::desk::Form;
 use self::{
     desk::{Desk, Verb, records},
     link::{Job, Link},

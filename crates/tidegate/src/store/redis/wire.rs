@@ -11,7 +11,17 @@ use crate::algorithm::{Charge, Plan, Stored, Verdict};
 #[derive(Default)]
 pub(super) struct Writer(pub(super) Vec<u8>);
 
+/// What an ask has beside its plan, mostly: fields and a key.
+const REST: usize = 96;
+
 impl Writer {
+    /// Goes on after these bytes.
+    pub(super) fn copying(bytes: &[u8]) -> Self {
+        let mut copy = Vec::with_capacity(bytes.len() + REST);
+        copy.extend_from_slice(bytes);
+        Self(copy)
+    }
+
     pub(super) fn byte(&mut self, byte: u8) {
         self.0.push(byte);
     }
@@ -29,8 +39,7 @@ impl Writer {
 /// A plan and those before it, packed as decide.lua takes them; each with the time since which it is in force, oldest first. `now` is the
 /// server's time, as far as it is known here.
 pub(super) fn plans(algorithm: &str, eras: &[(&Plan, u64)], now: u64) -> Writer {
-    // With room for the fields of an ask.
-    let mut writer = Writer(Vec::with_capacity(eras.len() * (algorithm.len() + 50) + 32));
+    let mut writer = Writer(Vec::with_capacity(eras.len() * (algorithm.len() + 50) + REST));
     let current = eras.len() - 1;
     for index in once(current).chain(0..current) {
         let (plan, since) = eras[index];
@@ -80,7 +89,7 @@ impl Told {
 /// What the script answers to a hit.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Answers {
-    Asks(SmallVec<[Told; 2]>),
+    Asks(SmallVec<[Told; 1]>),
     /// What is stored, and for how long yet in microseconds.
     Inspection(Stored, u64),
     /// The word by which the server says why it failed.
@@ -121,7 +130,7 @@ impl Reader<'_> {
         match asks {
             Some(costs) => {
                 // All of them first: what a damaged state makes of one is no reason to lose the others.
-                let numbers = costs.map(|cost| self.numbers(now, cost)).collect::<Option<SmallVec<[_; 2]>>>()?;
+                let numbers = costs.map(|cost| self.numbers(now, cost)).collect::<Option<SmallVec<[_; 1]>>>()?;
                 let told = numbers.into_iter().map(|(state, charged)| Told::new(state, charged)).collect::<Option<_>>();
                 Some(told.map_or_else(|| Answers::Failed("ERR".to_owned()), Answers::Asks))
             }
