@@ -4,7 +4,7 @@
 use std::{
     env, fs,
     io::{BufRead as _, BufReader},
-    net::TcpListener,
+    net::{SocketAddr, TcpListener, TcpStream},
     process::{Child, Command, Stdio},
     thread,
     time::{Duration, Instant},
@@ -22,12 +22,15 @@ use crate::remote::{self, Site};
 pub(crate) const THROTTLECRAB: &str = "throttlecrab-server";
 /// A sorted set, one script for each check.
 pub(crate) const PLAIN: &str = "plain log, a script per check";
-/// Its storage, but not its server: that is not on crates.io.
+/// Its storage, behind a server of ours.
 pub(crate) const LIMITADOR: &str = "limitador's storage";
+/// Itself, over actix-web: two scripts for each check. It is not on crates.io, so it takes part where somebody has built it.
+pub(crate) const LIMITADOR_SERVER: &str = "limitador-server";
 
 /// Where the programs are: `scripts/bench` says so.
 const OURS_PATH: &str = "TIDEGATE";
 const THROTTLECRAB_PATH: &str = "THROTTLECRAB_SERVER";
+const LIMITADOR_PATH: &str = "LIMITADOR_SERVER";
 
 /// A server that answers.
 pub(crate) struct Contender {
@@ -65,6 +68,7 @@ pub(crate) fn on_redis(site: &Site, peers: Vec<remote::Contender>) -> Result<Vec
         let target = Http::check(&format!("http://{address}"), "user")?;
         contenders.push(Contender { name: name.to_owned(), is_ours: false, target, process: None });
     }
+    contenders.extend(limitador(&site.url())?);
     Ok(contenders)
 }
 
@@ -95,18 +99,11 @@ fn ours(algorithm: Algorithm, store: &str) -> Result<Contender, String> {
 }
 
 fn throttlecrab() -> Result<Contender, String> {
-    let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).map_err(|error| error.to_string())?;
+    let (free, port) = free()?;
     let mut command = program(THROTTLECRAB_PATH)?;
-    command.args(["--http", "--http-host", "127.0.0.1", "--http-port", &free.port().to_string(), "--log-level", "error"]);
+    command.args(["--http", "--http-host", "127.0.0.1", "--http-port", &port, "--log-level", "error"]);
     command.stdout(Stdio::null()).stderr(Stdio::null());
-    let process = Process::start(command)?;
-    let deadline = Instant::now() + Duration::from_secs(10);
-    while std::net::TcpStream::connect(free).is_err() {
-        if Instant::now() > deadline {
-            return Err(format!("{THROTTLECRAB} does not start"));
-        }
-        thread::sleep(Duration::from_millis(5));
-    }
+    let process = Process::start(command)?.listening(free, THROTTLECRAB)?;
     // With the quota in every request, as it is asked.
     let quota = format!("\",\"max_burst\":{PER_MINUTE},\"count_per_period\":{PER_MINUTE},\"period\":60}}");
     let target = Http::post(&format!("http://{free}"), "/throttle", ["{\"key\":\"", &quota], |status, body| match status {
@@ -115,6 +112,35 @@ fn throttlecrab() -> Result<Contender, String> {
         _ => Err(format!("status {status}: {}", body.escape_ascii())),
     })?;
     Ok(Contender { name: THROTTLECRAB.to_owned(), is_ours: false, target, process: Some(process) })
+}
+
+/// Nothing where there is none.
+fn limitador(store: &str) -> Result<Option<Contender>, String> {
+    let Ok(mut command) = program(LIMITADOR_PATH) else { return Ok(None) };
+    let folder = TempDir::new().map_err(|error| error.to_string())?;
+    let file = folder.path().join("limits.yaml");
+    let limits = format!(
+        "- namespace: bench\n  max_value: {PER_MINUTE}\n  seconds: 60\n  conditions: []\n  variables:\n    - descriptors[0].user\n"
+    );
+    fs::write(&file, limits).map_err(|error| error.to_string())?;
+    let (free, port) = free()?;
+    command.args(["-B", "127.0.0.1", "-P", &port]).arg(&file).args(["redis", store]);
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    let mut process = Process::start(command)?.listening(free, LIMITADOR_SERVER)?;
+    process.folder = Some(folder);
+    let body = ["{\"namespace\":\"bench\",\"values\":{\"user\":\"", "\"},\"delta\":1}"];
+    let target = Http::post(&format!("http://{free}"), "/check_and_report", body, |status, body| match status {
+        200 => Ok(Verdict::Allowed),
+        429 => Ok(Verdict::Denied),
+        _ => Err(format!("status {status}: {}", body.escape_ascii())),
+    })?;
+    Ok(Some(Contender { name: LIMITADOR_SERVER.to_owned(), is_ours: false, target, process: Some(process) }))
+}
+
+/// An address that nobody listens on, and its port.
+fn free() -> Result<(SocketAddr, String), String> {
+    let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).map_err(|error| error.to_string())?;
+    Ok((free, free.port().to_string()))
 }
 
 fn program(variable: &str) -> Result<Command, String> {
@@ -132,6 +158,18 @@ impl Process {
     fn start(mut command: Command) -> Result<Self, String> {
         let child = command.spawn().map_err(|error| format!("{command:?} does not start: {error}"))?;
         Ok(Self { child, folder: None })
+    }
+
+    /// The same, when it listens.
+    fn listening(self, address: SocketAddr, name: &str) -> Result<Self, String> {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while TcpStream::connect(address).is_err() {
+            if Instant::now() > deadline {
+                return Err(format!("{name} does not start"));
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        Ok(self)
     }
 }
 

@@ -56,7 +56,7 @@ pub(crate) fn run(peers: Vec<remote::Contender>, effort: &Effort, filter: &str) 
         let results = measure(&client, contenders::on_redis(&site, peers)?, effort)?;
         print("on Redis", &results);
         bars.extend(time_bar(&results, contenders::PLAIN, 1.3));
-        bars.extend(time_bar(&results, contenders::LIMITADOR, 3.0));
+        bars.extend(time_bar(&results, contenders::LIMITADOR_SERVER, 3.0));
     }
     Ok(bars)
 }
