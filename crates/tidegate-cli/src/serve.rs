@@ -1,10 +1,10 @@
 //! `tidegate serve`: the server.
 
-use std::{env, process::ExitCode};
+use std::process::ExitCode;
 
 use clap::Args;
 use tidegate_server::{
-    config::Sources,
+    config::{Problems, Sources},
     serve::{self, StartError},
 };
 
@@ -39,7 +39,11 @@ impl Command {
             Ok(runtime) => runtime,
             Err(error) => return fail(&error.to_string(), 1),
         };
-        let result = runtime.block_on(serve::run(self.sources()));
+        let sources = match self.sources() {
+            Ok(sources) => sources,
+            Err(problems) => return fail(&problems.to_string(), WRONG),
+        };
+        let result = runtime.block_on(serve::run(sources));
         // With it the last handle of the limiter goes, and the last snapshot is written.
         drop(runtime);
         match result {
@@ -49,11 +53,11 @@ impl Command {
         }
     }
 
-    fn sources(self) -> Sources {
+    fn sources(self) -> Result<Sources, Problems> {
         let Self { config, store, http, grpc, resp, admin } = self;
         let flags =
             [("--config", config), ("--store", store), ("--http", http), ("--grpc", grpc), ("--resp", resp), ("--admin", admin)];
         let given = flags.into_iter().filter_map(|(flag, text)| Some((flag, text?)));
-        Sources::new(given, |name| env::var(name).ok())
+        Sources::of_process(given)
     }
 }

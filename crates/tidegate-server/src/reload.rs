@@ -91,10 +91,12 @@ impl Reload {
         let counts = Arc::new(Counts::default());
         let (newest, receiver) = watch::channel(Arc::new(config.clone()));
         let told = Arc::new(Notify::new());
+        let text = sources.text().ok();
+        text.iter().for_each(|text| tell_overridden(&sources, text));
         let mut reloader = Reloader {
             folders: Folders::new(&sources, &told),
             // It may have changed since it was loaded: then it is as if it had not been seen.
-            seen: sources.text().ok().filter(|text| sources.load_text(text).as_ref() == Ok(&config)).ok_or_else(String::new),
+            seen: text.filter(|text| sources.load_text(text).as_ref() == Ok(&config)).ok_or_else(String::new),
             sources,
             started: config,
             newest,
@@ -212,7 +214,15 @@ impl<A: FnMut(&Config) -> Result<(), Problems>> Reloader<A> {
         }
         let config = self.sources.load_text(text)?;
         (self.apply)(&config)?;
+        tell_overridden(&self.sources, text);
         Ok(config)
+    }
+}
+
+/// Who edits a key that a flag or a variable gives would else look long for why nothing happens.
+fn tell_overridden(sources: &Sources, text: &str) {
+    for (by, key) in sources.overridden(text) {
+        info!("{key} is what {by} says, and not what the file does");
     }
 }
 

@@ -81,6 +81,12 @@ impl<'a> Document<'a> {
         Err(Problems::new(faults.into_iter().map(place).collect()))
     }
 
+    /// Whether a key such as `store.url` is written.
+    pub(super) fn sets(&self, key: &str) -> bool {
+        let Some((table, key)) = key.split_once('.') else { return self.tree.get_ref().contains_key(key) };
+        self.tree.get_ref().get(table).is_some_and(|table| table.get_ref().get(key).is_some())
+    }
+
     /// Where the value of a key such as `policy.2.quota` is, or of the last part of it that is written at all.
     fn find(&self, key: &str) -> Option<Range<usize>> {
         let mut steps = key.split('.');

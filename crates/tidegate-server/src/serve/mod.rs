@@ -78,6 +78,7 @@ use crate::{
 pub async fn run(sources: Sources) -> Result<(), StartError> {
     let config = sources.load()?;
     let log = Log::start(&config.log);
+    sources.strangers().iter().for_each(|said| warn!("{said}"));
     make_room(&config.limits);
     let mut interrupts = signal(SignalKind::interrupt()).map_err(StartError::Signals)?;
     let mut terminations = signal(SignalKind::terminate()).map_err(StartError::Signals)?;
