@@ -206,8 +206,14 @@ impl Sources {
         if !wrong.is_empty() {
             return Err(Problems::new(wrong));
         }
-        document.check(&config)?;
+        document.check(&config, |key| self.place(key))?;
         Ok(config)
+    }
+
+    /// Where to look for a key, if that is not the text: nobody has seen the one of the starter.
+    fn place<'k>(&self, key: &'k str) -> Option<&'k str> {
+        let given = self.given.iter().find(|given| given.key == key).map(|given| given.by);
+        given.or_else(|| self.file.is_none().then_some(key))
     }
 }
 
@@ -249,6 +255,23 @@ mod tests {
             "`8080` is not an address to listen at; write an IP address and a port, such as \"127.0.0.1:8080\", or \"off\"";
         assert_eq!(http(Some("8080"), None, ""), format!("--http: {wrong}"));
         assert_eq!(http(None, Some("8080"), ""), format!("TIDEGATE_HTTP: {wrong}"));
+    }
+
+    #[test]
+    fn who_gave_what_does_not_go_with_the_rest_is_named() {
+        let said = |flags: &[(&str, &str)]| {
+            let flags = flags.iter().map(|(flag, text)| (*flag, (*text).to_owned()));
+            Sources::new(flags, |_| None).load().expect_err("wrong").to_string()
+        };
+        let open = "who can reach this can change the server; ";
+        assert!(said(&[("--admin", "0.0.0.0:9999")]).starts_with(&format!("--admin: {open}")));
+        assert_eq!(said(&[("--http", "127.0.0.1:9090")]), "listen.admin: 127.0.0.1:9090 is taken by `http`; write another port");
+        let given = |name: &str| (name == "TIDEGATE_ADMIN").then(|| "0.0.0.0:9999".to_owned());
+        let problems = Sources::new([], given).load().expect_err("wrong").to_string();
+        assert!(problems.starts_with(&format!("TIDEGATE_ADMIN: {open}")), "{problems}");
+        // What is in a file is found there.
+        let said = http(None, Some("127.0.0.1:3"), "[listen]\nadmin = \"127.0.0.1:3\"");
+        assert!(said.contains("tidegate.toml:2:9: 127.0.0.1:3 is taken by `http`"), "{said}");
     }
 
     fn by(environment: &[(&str, &[u8])]) -> Result<Sources, Problems> {
