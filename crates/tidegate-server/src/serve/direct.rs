@@ -16,7 +16,7 @@ use tokio::{
 
 use super::{
     StartError,
-    admin::{Admin, Administration, Entry},
+    admin::{Admin, Administration, Entry, Refusals},
     decision_log::DecisionLog,
     gate::Gate,
     http::Http,
@@ -90,6 +90,7 @@ impl Direct {
             settings: Arc::new(ArcSwap::from_pointee(Settings::new(&config)?)),
             administration: Arc::new(Administration {
                 access: Entry::new(&config)?.access,
+                refusals: Refusals::default(),
                 policies: Arc::new(Policies::new(limiter, Arc::clone(&recorder), config)),
                 recorder,
                 store: |redis| Some(redis.status()),

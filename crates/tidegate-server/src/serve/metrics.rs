@@ -12,6 +12,7 @@ use prometheus_client::{
 use tidegate::{Decision, Outcome, Source, Status, StoreError};
 
 use super::{
+    admin::Refusal,
     http1::{Head, Request, Response, Service},
     recorder::FrontEnd,
 };
@@ -37,6 +38,8 @@ pub(crate) struct Metrics {
     all_outcomes: Family<Labels<3>, Counter>,
     errors: [Counter; ERRORS.len()],
     connections: Family<Labels<1>, Gauge>,
+    /// By reason.
+    refused: [Counter; Refusal::ALL.len()],
     store_seconds: Histogram,
     pub(crate) log_dropped: Counter,
 }
@@ -66,6 +69,8 @@ impl Metrics {
         registry.register("store_errors", "Hits that were not decided because the store did not answer", errors.clone());
         let connections = Family::default();
         registry.register("connections", "Connections that are open, by listener", connections.clone());
+        let refused = Family::<Labels<1>, Counter>::default();
+        registry.register("admin_refused", "Requests to the admin surface that were refused, by reason", refused.clone());
         let store_seconds = Histogram::new(LATENCIES);
         registry.register("decision_duration_seconds", "How long decisions take on Redis", store_seconds.clone());
         let log_dropped = Counter::default();
@@ -81,6 +86,7 @@ impl Metrics {
             all_outcomes: outcomes,
             errors: ERRORS.map(|error| errors.get_or_create_owned(&[("error", error.into())])),
             connections,
+            refused: Refusal::ALL.map(|refusal| refused.get_or_create_owned(&[("reason", refusal.name().into())])),
             store_seconds,
             log_dropped,
             registry,
@@ -134,6 +140,10 @@ impl Metrics {
                 self.errors[kind].inc();
             }
         }
+    }
+
+    pub(crate) fn refused(&self, refusal: Refusal) {
+        self.refused[refusal as usize].inc();
     }
 
     pub(crate) fn took(&self, duration: Duration) {

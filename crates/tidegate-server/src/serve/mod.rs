@@ -48,7 +48,7 @@ use tokio::{
 use tracing::{info, warn};
 
 use self::{
-    admin::{Admin, Administration, Entry},
+    admin::{Admin, Administration, Entry, Refusals},
     decision_log::DecisionLog,
     gate::Gate,
     http::Http,
@@ -236,6 +236,7 @@ impl Server {
         let administering = listeners.admin.map(|listener| {
             let shared = Arc::new(Administration {
                 access: entry.access,
+                refusals: Refusals::default(),
                 policies,
                 recorder: Arc::clone(&recorder),
                 store,

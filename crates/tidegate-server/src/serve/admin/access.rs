@@ -7,6 +7,49 @@ use crate::{
     serve::{http::problem::Problem, http1::Head},
 };
 
+/// Why somebody may not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// A name that could be pointed here by anybody.
+    Host,
+    /// A page of another site.
+    Origin,
+    NoToken,
+    WrongToken,
+    /// A token that lets its bearer look, for a change.
+    Role,
+}
+
+impl Refusal {
+    /// All, in the order of their numbers: each is counted by itself.
+    pub(crate) const ALL: [Self; 5] = [Self::Host, Self::Origin, Self::NoToken, Self::WrongToken, Self::Role];
+
+    /// The name in metrics and logs.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Host => "host",
+            Self::Origin => "origin",
+            Self::NoToken => "no-token",
+            Self::WrongToken => "wrong-token",
+            Self::Role => "role",
+        }
+    }
+}
+
+impl From<Refusal> for Problem {
+    fn from(refusal: Refusal) -> Self {
+        let forbidden = |detail| Self::new(StatusCode::FORBIDDEN, detail);
+        match refusal {
+            Refusal::Host => {
+                forbidden("The Host is not known here; use an address or localhost, or name it in admin.allowed_hosts.")
+            }
+            Refusal::Origin => forbidden("The Origin is another site."),
+            Refusal::NoToken | Refusal::WrongToken => Self::unauthorized("Send a token: Authorization: Bearer TOKEN."),
+            Refusal::Role => forbidden("This token lets its bearer look; a change takes the one of write_token_file."),
+        }
+    }
+}
+
 /// What somebody may do; each may do what those before may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Role {
@@ -34,50 +77,44 @@ impl Access {
     }
 
     /// Refuses who asks for less than it may not.
-    pub(crate) fn grant(&self, head: &Head<'_>, needed: Role) -> Result<Role, Problem> {
-        let role = self.role(head);
-        match role {
-            Some(role) if role >= needed => Ok(role),
-            Some(Role::Read) => Err(Problem::new(
-                StatusCode::FORBIDDEN,
-                "This token lets its bearer look; a change takes the one of write_token_file.",
-            )),
-            _ if needed == Role::Anyone => Ok(Role::Anyone),
-            _ => Err(Problem::unauthorized("Send a token: Authorization: Bearer TOKEN.")),
+    pub(crate) fn grant(&self, head: &Head<'_>, needed: Role) -> Result<Role, Refusal> {
+        match self.role(head) {
+            Ok(role) if role >= needed => Ok(role),
+            Ok(_) => Err(Refusal::Role),
+            Err(_) if needed == Role::Anyone => Ok(Role::Anyone),
+            Err(refusal) => Err(refusal),
         }
     }
 
-    fn role(&self, head: &Head<'_>) -> Option<Role> {
+    fn role(&self, head: &Head<'_>) -> Result<Role, Refusal> {
         if self.read.is_none() && self.write.is_none() {
             // Only this machine can reach it.
-            return Some(Role::Write);
+            return Ok(Role::Write);
         }
-        let (scheme, token) = head.text("authorization")?.split_once(' ')?;
-        if !scheme.eq_ignore_ascii_case("bearer") {
-            return None;
-        }
+        let credentials = head.text("authorization").ok_or(Refusal::NoToken)?;
+        let token = credentials.split_once(' ').filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
+        let (_, token) = token.ok_or(Refusal::NoToken)?;
         let given = Some(blake3::hash(token.trim().as_bytes()));
         match (given == self.write, given == self.read) {
-            (true, _) => Some(Role::Write),
-            (false, true) => Some(Role::Read),
-            (false, false) => None,
+            (true, _) => Ok(Role::Write),
+            (false, true) => Ok(Role::Read),
+            (false, false) => Err(Refusal::WrongToken),
         }
     }
 
     /// Refuses requests of pages that came from elsewhere: whose name was pointed here (`Host`), or that ask across sites (`Origin`).
-    pub(crate) fn admit(&self, head: &Head<'_>) -> Result<(), Problem> {
-        let refused = |detail| Err(Problem::new(StatusCode::FORBIDDEN, detail));
+    pub(crate) fn admit(&self, head: &Head<'_>) -> Result<(), Refusal> {
         let mut hosts = head.all("host");
         let host = hosts.next().and_then(|host| str::from_utf8(host).ok()).filter(|_| hosts.next().is_none());
         let Some(host) = host.filter(|host| self.knows(host)) else {
-            return refused("The Host is not known here; use an address or localhost, or name it in admin.allowed_hosts.");
+            return Err(Refusal::Host);
         };
         let is_ours = |origin: &str| {
             let site = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
             site.is_some_and(|site| site.eq_ignore_ascii_case(host))
         };
         if head.all("origin").any(|origin| !str::from_utf8(origin).is_ok_and(is_ours)) {
-            return refused("The Origin is another site.");
+            return Err(Refusal::Origin);
         }
         Ok(())
     }

@@ -3,6 +3,7 @@
 
 mod access;
 mod policies;
+mod refusals;
 mod routes;
 
 use std::{net::SocketAddr, sync::Arc};
@@ -15,6 +16,7 @@ use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 use tracing::info;
 
+pub(crate) use self::{access::Refusal, refusals::Refusals};
 use self::{
     access::{Access, Role},
     routes::{Endpoint, Lost, Route},
@@ -60,6 +62,7 @@ impl Entry {
 /// What all connections share.
 pub(crate) struct Administration<S: Store> {
     pub(crate) access: Access,
+    pub(crate) refusals: Refusals,
     pub(crate) policies: Arc<Policies<S>>,
     pub(crate) recorder: Arc<Recorder>,
     /// How the store is; nothing where it is memory.
@@ -75,21 +78,43 @@ pub(crate) struct Admin<S: Store> {
     pub(crate) peer: SocketAddr,
 }
 
+/// Why a request goes nowhere.
+enum Stopped {
+    Lost(Lost),
+    Refused(Refusal),
+}
+
+impl From<Stopped> for Problem {
+    fn from(stopped: Stopped) -> Self {
+        match stopped {
+            Stopped::Lost(Lost::Path) => Self::new(StatusCode::NOT_FOUND, "There is nothing here; see docs/admin.md."),
+            Stopped::Lost(Lost::Method(allow)) => Self::method(allow),
+            Stopped::Refused(refusal) => refusal.into(),
+        }
+    }
+}
+
 impl<S: Store> Admin<S> {
     /// Where a request goes, what follows the path, and who asks; before anything of its body is read.
-    fn enter<'h>(&self, head: &Head<'h>) -> Result<(&'static Route, &'h str, Role), Problem> {
+    fn enter<'h>(&self, head: &Head<'h>) -> Result<(&'static Route, &'h str, Role), Stopped> {
         let access = &self.shared.access;
-        access.admit(head)?;
-        let (route, name) = routes::find(head.method, head.path).map_err(|lost| match lost {
-            Lost::Path => Problem::new(StatusCode::NOT_FOUND, "There is nothing here; see docs/admin.md."),
-            Lost::Method(allow) => Problem::method(allow),
-        })?;
-        Ok((route, name, access.grant(head, route.role)?))
+        access.admit(head).map_err(Stopped::Refused)?;
+        let (route, name) = routes::find(head.method, head.path).map_err(Stopped::Lost)?;
+        Ok((route, name, access.grant(head, route.role).map_err(Stopped::Refused)?))
+    }
+
+    /// Takes note of who was refused.
+    #[cold]
+    fn note(&self, stopped: &Stopped) {
+        if let Stopped::Refused(refusal) = *stopped {
+            self.shared.recorder.metrics.refused(refusal);
+            self.shared.refusals.tell(refusal, self.peer);
+        }
     }
 
     async fn respond(&self, request: &Request<'_>, response: &mut Response) -> Result<(), Problem> {
         let Administration { policies, recorder, .. } = &*self.shared;
-        let (route, name, role) = self.enter(&request.head)?;
+        let (route, name, role) = self.enter(&request.head).inspect_err(|stopped| self.note(stopped))?;
         let query = request.head.query;
         match route.endpoint {
             Endpoint::Health => text("ok\n", "text/plain", response),
