@@ -100,6 +100,7 @@ fn a_server_that_cannot_start_says_why() {
     fs::write(folder.path().join("wrong.toml"), "[store]\nurll = \"memory\"").expect("a file");
     fs::write(folder.path().join("secret.toml"), "[store]\nurl = \"redis://127.0.0.1:1/\"\npassword_file = \"none\"")
         .expect("a file");
+    fs::write(folder.path().join("snapshot.toml"), "[store]\nsnapshot = \"none/limits\"").expect("a file");
     let is_taken = format!("{address} is taken by another program; end that one, or listen elsewhere with --http ADDR\n");
     for (arguments, code, said) in [
         (&["--http", address.as_str()][..], 1, is_taken.as_str()),
@@ -108,6 +109,8 @@ fn a_server_that_cannot_start_says_why() {
         (&["--http", "127.0.0.1:0", "--config", "none.toml"], 2, "none.toml cannot be read: "),
         (&["--http", "127.0.0.1:0", "--config", "wrong.toml"], 2, "wrong.toml:2:1: unknown key `urll`"),
         (&["--http", "127.0.0.1:0", "--config", "secret.toml"], 2, "store.password_file: none cannot be read: "),
+        (&["--http", "127.0.0.1:0", "--config", "snapshot.toml"], 2, "store.snapshot: none is not there; make this folder, "),
+        (&["--http", "127.0.0.1:0", "--admin", "0.0.0.0:0"], 2, "--admin: who can reach this can change the server; "),
     ] {
         let output = command(folder.path(), arguments).output().expect("it runs");
         let stderr = String::from_utf8(output.stderr).expect("text");

@@ -98,6 +98,9 @@ impl Config {
             [("decision_log.sample_rate", self.decision_log.sample_rate), ("telemetry.sample_rate", self.telemetry.sample_rate)];
         let wrong = shares.into_iter().filter(|(_, share)| !(0.0..=1.0).contains(share));
         faults.extend(wrong.map(|(key, _)| Fault::new(key, "not a share; write a number from 0.0 to 1.0")));
+        if self.store.snapshot.as_ref().is_some_and(|path| path.as_os_str().is_empty()) {
+            faults.push(Fault::new("store.snapshot", "nowhere to write to; write the path of a file, or leave it out"));
+        }
         if ![403, 429].contains(&self.forward_auth.denial_status) {
             faults.push(Fault::new("forward_auth.denial_status", "write 429, or 403 for nginx, which takes no 429"));
         }

@@ -17,6 +17,7 @@ use tokio::{
 use super::{
     StartError,
     admin::{Admin, Administration, Entry, Refusals},
+    condition::Condition,
     decision_log::DecisionLog,
     gate::Gate,
     http::Http,
@@ -93,7 +94,7 @@ impl Direct {
                 refusals: Refusals::default(),
                 policies: Arc::new(Policies::new(limiter, Arc::clone(&recorder), config)),
                 recorder,
-                store: |redis| Some(redis.status()),
+                condition: |limiter| Condition::of_redis(limiter.store()),
                 reloads: Box::new(|| Reloads { ok: 0, failed: 0 }),
                 stopping,
             }),

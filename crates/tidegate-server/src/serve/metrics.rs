@@ -1,7 +1,11 @@
 //! What is counted, and how Prometheus is told. Labels come from the configuration and from this program, never from a hit; their
 //! handles are made once. Names are frozen: `docs/metrics.md` lists them, and a test compares.
 
-use std::{borrow::Cow, sync::Arc, time::Duration};
+use std::{
+    borrow::Cow,
+    sync::{Arc, atomic::AtomicU64},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
 use arc_swap::ArcSwap;
 use prometheus_client::{
@@ -9,10 +13,11 @@ use prometheus_client::{
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram, info::Info},
     registry::Registry,
 };
-use tidegate::{Decision, Outcome, Source, Status, StoreError};
+use tidegate::{Decision, Outcome, SnapshotStatus, Source, Status, StoreError};
 
 use super::{
     admin::Refusal,
+    condition::Condition,
     http1::{Head, Request, Response, Service},
     recorder::FrontEnd,
 };
@@ -53,8 +58,7 @@ type Answers = [[Counter; SOURCES.len()]; ANSWERS.len()];
 /// What others count, as of now.
 pub(crate) struct Gathered {
     pub(crate) reloads: Reloads,
-    /// Nothing where it is memory.
-    pub(crate) store: Option<Status>,
+    pub(crate) store: Condition,
 }
 
 impl Metrics {
@@ -208,9 +212,10 @@ impl Gathered {
         }
         registry.register("config_reloads", "How often the configuration was read again", reloads);
         let up: Gauge = Gauge::default();
-        up.set(i64::from(self.store.as_ref().is_none_or(|status| status.is_up)));
+        let Condition { redis, snapshots } = &self.store;
+        up.set(i64::from(redis.as_ref().is_none_or(|status| status.is_up)));
         registry.register("store_up", "Whether the store answers", up);
-        let of = |field: fn(&Status) -> u64| counter(self.store.as_ref().map_or(0, field));
+        let of = |field: fn(&Status) -> u64| counter(redis.as_ref().map_or(0, field));
         registry.register("store_connects", "Connections made to Redis", of(|status| status.connects));
         registry.register("store_calls", "Calls of Redis", of(|status| status.calls));
         registry.register("store_hits", "Hits in these calls", of(|status| status.hits));
@@ -220,8 +225,21 @@ impl Gathered {
             "Hits that Redis did not answer and policies decided here",
             of(|status| status.fallbacks),
         );
+        if let Some(SnapshotStatus { failures, newest, .. }) = snapshots {
+            registry.register("snapshot_failures", "Snapshots that were not written", counter(*failures));
+            if let Some(newest) = newest {
+                registry.register("snapshot_timestamp_seconds", "When the newest snapshot was made", epoch(newest.at));
+            }
+        }
         registry
     }
+}
+
+/// A time as Prometheus has it: in seconds since 1970.
+fn epoch(time: SystemTime) -> Gauge<f64, AtomicU64> {
+    let gauge = Gauge::default();
+    gauge.set(time.duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64()));
+    gauge
 }
 
 /// What answers the requests of a connection that is counted.

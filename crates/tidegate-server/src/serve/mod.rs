@@ -17,6 +17,7 @@
 
 mod accept;
 mod admin;
+mod condition;
 mod decision_log;
 mod denials;
 mod direct;
@@ -49,6 +50,7 @@ use tracing::{info, warn};
 
 use self::{
     admin::{Admin, Administration, Entry, Refusals},
+    condition::Condition,
     decision_log::DecisionLog,
     gate::Gate,
     http::Http,
@@ -163,16 +165,24 @@ impl Server {
             None => None,
         };
         let listeners = Listeners { http, admin };
+        config.store.check_snapshot().map_err(Problems::from)?;
         let wrong = |error: ConfigError| Problems::from(Problem::new(format!("store: {error}")));
         let builder = Limiter::builder()
             .policies(config.policies()?)
             .max_keys(config.store.max_keys.get())
             .key_secret(config.store.key_secret().map_err(Problems::from)?);
         match config.store.backend().map_err(Problems::from)? {
-            Backend::Memory(None) => Self::listen(builder.build().map_err(wrong)?, |_| None, listeners, entry, sources, config),
+            Backend::Memory(None) => {
+                let condition = |_: &_| Condition::default();
+                Self::listen(builder.build().map_err(wrong)?, condition, listeners, entry, sources, config)
+            }
             Backend::Memory(Some(snapshot)) => {
                 let limiter = builder.snapshot(snapshot).build().map_err(wrong)?;
-                Self::listen(limiter, |_| None, listeners, entry, sources, config)
+                let condition = |limiter: &Limiter| {
+                    let snapshots = Some(limiter.store().snapshot_status());
+                    Condition { snapshots, ..Condition::default() }
+                };
+                Self::listen(limiter, condition, listeners, entry, sources, config)
             }
             Backend::Redis(redis) => {
                 let limiter = builder.store(*redis).build().map_err(wrong)?;
@@ -180,14 +190,15 @@ impl Server {
                 if !waited(limiter.store(), Duration::from_secs(2), |status| status.is_up).await {
                     warn!("the store does not answer; policies decide as their on_store_error says until it does");
                 }
-                Self::listen(limiter, |redis| Some(redis.status()), listeners, entry, sources, config)
+                let condition = |limiter: &Limiter<Redis>| Condition::of_redis(limiter.store());
+                Self::listen(limiter, condition, listeners, entry, sources, config)
             }
         }
     }
 
     fn listen<S: Store>(
         limiter: Limiter<S>,
-        store: fn(&S) -> Option<Status>,
+        condition: fn(&Limiter<S>) -> Condition,
         listeners: Listeners,
         entry: Entry,
         sources: Sources,
@@ -202,7 +213,7 @@ impl Server {
         let log = DecisionLog::new(&config.store.key_secret().map_err(Problems::from)?, metrics.log_dropped.clone());
         log.go_on(log.prepare(&config.decision_log).map_err(Problems::from)?);
         let traces = Traces::new(&config.telemetry).map_err(Problems::from)?;
-        let times = if store(limiter.store()).is_some() { Times::Measured } else { Times::Ignored };
+        let times = if condition(&limiter).redis.is_some() { Times::Measured } else { Times::Ignored };
         let recorder = Arc::new(Recorder::new(metrics, log, traces, times));
         let policies = Arc::new(Policies::new(limiter.clone(), Arc::clone(&recorder), config.clone()));
         let (stop, stopped) = watch::channel(());
@@ -239,7 +250,7 @@ impl Server {
                 refusals: Refusals::default(),
                 policies,
                 recorder: Arc::clone(&recorder),
-                store,
+                condition,
                 reloads: Box::new(reload.counter()),
                 stopping: stopped,
             });

@@ -1,6 +1,12 @@
 //! What Prometheus is told.
 
-use std::collections::BTreeSet;
+use std::{
+    collections::BTreeSet,
+    fs,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use serde_json::json;
 
 use super::Running;
 
@@ -20,7 +26,15 @@ fn value(metrics: &str, series: &str) -> Option<u64> {
 
 #[tokio::test]
 async fn the_names_are_those_of_the_docs() {
-    let metrics = scraped(&Running::start(POLICIES).await).await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let snapshot = folder.path().join("limits");
+    let store = format!("[store]\nsnapshot = {snapshot:?}\nsnapshot_interval = \"10ms\"\n");
+    let running = Running::start(&format!("{store}{POLICIES}")).await;
+    let mut metrics = scraped(&running).await;
+    // From the first on.
+    while !metrics.contains("snapshot_timestamp") {
+        metrics = scraped(&running).await;
+    }
     let exported: BTreeSet<String> = metrics
         .lines()
         .filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '))
@@ -33,6 +47,36 @@ async fn the_names_are_those_of_the_docs() {
     let docs = include_str!("../../../../docs/metrics.md");
     let documented = docs.lines().filter_map(|line| Some(line.strip_prefix("| `")?.split('`').next()?.to_owned()));
     assert_eq!(exported, documented.collect());
+}
+
+#[tokio::test]
+async fn snapshots_that_are_not_written_are_told_of() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let inner = folder.path().join("inner");
+    fs::create_dir(&inner).expect("made");
+    let snapshot = inner.join("limits");
+    let store = format!("[store]\nsnapshot = {snapshot:?}\nsnapshot_interval = \"10ms\"\n");
+    let running = Running::start(&format!("{store}{POLICIES}")).await;
+    let mut admin = running.admin().await;
+    let mut ready = async || admin.admin("GET /readyz", &[], "").await.json();
+    assert_eq!(ready().await, json!({ "ready": true, "store": "up", "snapshot": "ok" }));
+    let began = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs_f64();
+    let made = loop {
+        let metrics = scraped(&running).await;
+        assert_eq!(value(&metrics, "tidegate_snapshot_failures_total"), Some(0));
+        let made =
+            metrics.lines().find_map(|line| line.strip_prefix("tidegate_snapshot_timestamp_seconds ")?.parse::<f64>().ok());
+        if let Some(made) = made {
+            break made;
+        }
+    };
+    assert!((made - began).abs() < 60.0, "{made} {began}");
+    fs::remove_dir_all(&inner).or_else(|_| fs::remove_dir_all(&inner)).expect("removed");
+    while ready().await["snapshot"] != "failing" {}
+    assert_eq!(ready().await["ready"], true);
+    assert!(value(&scraped(&running).await, "tidegate_snapshot_failures_total") > Some(0));
+    fs::create_dir(&inner).expect("made");
+    while ready().await["snapshot"] != "ok" {}
 }
 
 #[tokio::test]

@@ -11,7 +11,7 @@ use std::{net::SocketAddr, sync::Arc};
 use http::StatusCode;
 use serde::Serialize;
 use serde_json::{Value, json};
-use tidegate::{ConfigError, Outcome, Status, Store};
+use tidegate::{ConfigError, Limiter, Outcome, Store};
 use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 use tracing::info;
@@ -22,6 +22,7 @@ use self::{
     routes::{Endpoint, Lost, Route},
 };
 use super::{
+    condition::Condition,
     denials,
     http::{
         problem::Problem,
@@ -65,8 +66,7 @@ pub(crate) struct Administration<S: Store> {
     pub(crate) refusals: Refusals,
     pub(crate) policies: Arc<Policies<S>>,
     pub(crate) recorder: Arc<Recorder>,
-    /// How the store is; nothing where it is memory.
-    pub(crate) store: fn(&S) -> Option<Status>,
+    pub(crate) condition: fn(&Limiter<S>) -> Condition,
     pub(crate) reloads: Box<dyn Fn() -> Reloads + Send + Sync>,
     /// Changes when the server is told to stop.
     pub(crate) stopping: watch::Receiver<()>,
@@ -120,7 +120,7 @@ impl<S: Store> Admin<S> {
             Endpoint::Health => text("ok\n", "text/plain", response),
             Endpoint::Readiness => self.readiness(response),
             Endpoint::Metrics => {
-                let gathered = Gathered { reloads: (self.shared.reloads)(), store: self.store() };
+                let gathered = Gathered { reloads: (self.shared.reloads)(), store: self.condition() };
                 let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
                 text(recorder.metrics.text(&gathered), kind, response);
             }
@@ -158,15 +158,21 @@ impl<S: Store> Admin<S> {
         Ok(())
     }
 
-    fn store(&self) -> Option<Status> {
-        (self.shared.store)(self.shared.policies.limiter().store())
+    fn condition(&self) -> Condition {
+        (self.shared.condition)(self.shared.policies.limiter())
     }
 
-    /// A store that does not answer does not make a server unready: its policies say what is decided then.
+    /// A store that does not answer does not make a server unready: its policies say what is decided then. Nor does a snapshot that is
+    /// not written.
     fn readiness(&self, response: &mut Response) {
         let is_stopping = self.shared.stopping.has_changed().unwrap_or(true);
-        let store = if self.store().is_none_or(|status| status.is_up) { "up" } else { "degraded" };
-        json(&json!({ "ready": !is_stopping, "store": store }), response);
+        let Condition { redis, snapshots } = self.condition();
+        let store = if redis.is_none_or(|status| status.is_up) { "up" } else { "degraded" };
+        let mut told = json!({ "ready": !is_stopping, "store": store });
+        if let Some(snapshots) = snapshots {
+            told["snapshot"] = if matches!(snapshots.saved, Some(Err(_))) { "failing" } else { "ok" }.into();
+        }
+        json(&told, response);
         if is_stopping {
             response.status = StatusCode::SERVICE_UNAVAILABLE;
         }
