@@ -13,7 +13,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
-    time::Duration,
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use notify::{RecommendedWatcher, RecursiveMode, Watcher as _};
@@ -43,13 +43,28 @@ pub struct Reloads {
     pub failed: u64,
 }
 
-#[derive(Default)]
 struct Counts {
     ok: AtomicU64,
     failed: AtomicU64,
+    /// When the configuration in force was read, in milliseconds since 1970.
+    since: AtomicU64,
+}
+
+impl Default for Counts {
+    fn default() -> Self {
+        let counts = Self { ok: AtomicU64::new(0), failed: AtomicU64::new(0), since: AtomicU64::new(0) };
+        counts.begin();
+        counts
+    }
 }
 
 impl Counts {
+    /// Takes note that another is in force.
+    fn begin(&self) {
+        let now = UNIX_EPOCH.elapsed().map_or(0, |since| since.as_millis());
+        self.since.store(u64::try_from(now).unwrap_or(u64::MAX), Relaxed);
+    }
+
     fn told(&self) -> Reloads {
         Reloads { ok: self.ok.load(Relaxed), failed: self.failed.load(Relaxed) }
     }
@@ -118,10 +133,10 @@ impl Reload {
         self.counts.told()
     }
 
-    /// Tells that, now and later.
-    pub(crate) fn counter(&self) -> impl Fn() -> Reloads + Send + Sync + 'static {
+    /// Tells that, and since when the one in force is, now and later.
+    pub(crate) fn counter(&self) -> impl Fn() -> (Reloads, SystemTime) + Send + Sync + 'static {
         let counts = Arc::clone(&self.counts);
-        move || counts.told()
+        move || (counts.told(), UNIX_EPOCH + Duration::from_millis(counts.since.load(Relaxed)))
     }
 }
 
@@ -191,6 +206,7 @@ impl<A: FnMut(&Config) -> Result<(), Problems>> Reloader<A> {
         self.seen = seen;
         match text.and_then(|text| self.load(&text)) {
             Ok(config) => {
+                self.counts.begin();
                 self.counts.ok.fetch_add(1, Relaxed);
                 info!(policies = config.policy.len(), "the configuration was read again and is in force");
                 for key in needs_restart(&self.started, &config) {

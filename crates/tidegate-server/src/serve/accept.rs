@@ -3,6 +3,7 @@
 
 use std::{io, net::SocketAddr, time::Duration};
 
+use prometheus_client::metrics::counter::Counter;
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::watch,
@@ -21,12 +22,14 @@ const EXHAUSTED: Duration = Duration::from_millis(100);
 /// What is said to who comes when there is no room.
 const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\ncontent-length: 0\r\nretry-after: 1\r\n\r\n";
 
-/// Serves until `stop` changes, and then for as long as requests are under way, up to the grace time.
+/// Serves until `stop` changes, and then for as long as requests are under way, up to the grace time. Who finds no room is counted in
+/// `refused`.
 pub(crate) async fn serve<V: Service>(
     listener: TcpListener,
     tls: Option<TlsAcceptor>,
     limits: &Limits,
     mut stop: watch::Receiver<()>,
+    refused: &Counter,
     service: impl Fn(SocketAddr) -> V,
 ) {
     let unseen = stop.clone();
@@ -36,6 +39,7 @@ pub(crate) async fn serve<V: Service>(
         if connections.len() >= limits.max_connections.get() {
             // As much of it as goes; who does not read it is not waited for.
             let _ = stream.try_write(FULL);
+            refused.inc();
             return;
         }
         // Small answers are not to wait for more of them.

@@ -4,7 +4,7 @@
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
     sync::Arc,
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use arc_swap::ArcSwap;
@@ -94,8 +94,8 @@ impl Direct {
                 refusals: Refusals::default(),
                 policies: Arc::new(Policies::new(limiter, Arc::clone(&recorder), config)),
                 recorder,
-                condition: |limiter| Condition::of_redis(limiter.store()),
-                reloads: Box::new(|| Reloads { ok: 0, failed: 0 }),
+                condition: Condition::of_redis,
+                reloads: Box::new(|| (Reloads { ok: 0, failed: 0 }, SystemTime::now())),
                 stopping,
             }),
             limits,

@@ -173,16 +173,12 @@ impl Server {
             .key_secret(config.store.key_secret().map_err(Problems::from)?);
         match config.store.backend().map_err(Problems::from)? {
             Backend::Memory(None) => {
-                let condition = |_: &_| Condition::default();
-                Self::listen(builder.build().map_err(wrong)?, condition, listeners, entry, sources, config)
+                let limiter = builder.build().map_err(wrong)?;
+                Self::listen(limiter, Condition::of_memory, listeners, entry, sources, config)
             }
             Backend::Memory(Some(snapshot)) => {
                 let limiter = builder.snapshot(snapshot).build().map_err(wrong)?;
-                let condition = |limiter: &Limiter| {
-                    let snapshots = Some(limiter.store().snapshot_status());
-                    Condition { snapshots, ..Condition::default() }
-                };
-                Self::listen(limiter, condition, listeners, entry, sources, config)
+                Self::listen(limiter, Condition::of_snapshots, listeners, entry, sources, config)
             }
             Backend::Redis(redis) => {
                 let limiter = builder.store(*redis).build().map_err(wrong)?;
@@ -190,8 +186,7 @@ impl Server {
                 if !waited(limiter.store(), Duration::from_secs(2), |status| status.is_up).await {
                     warn!("the store does not answer; policies decide as their on_store_error says until it does");
                 }
-                let condition = |limiter: &Limiter<Redis>| Condition::of_redis(limiter.store());
-                Self::listen(limiter, condition, listeners, entry, sources, config)
+                Self::listen(limiter, Condition::of_redis, listeners, entry, sources, config)
             }
         }
     }
@@ -226,9 +221,9 @@ impl Server {
             async move {
                 let service = |peer| {
                     let http = Http::new(gate.clone(), Arc::clone(&settings), &limits, peer);
-                    recorder.metrics.connected("http", http)
+                    recorder.metrics.http.connected(http)
                 };
-                accept::serve(listeners.http, None, &limits, stopped, service).await;
+                accept::serve(listeners.http, None, &limits, stopped, &recorder.metrics.http.refused, service).await;
             }
         });
         let apply = {
@@ -255,13 +250,13 @@ impl Server {
                 stopping: stopped,
             });
             tokio::spawn(async move {
+                let recorder = Arc::clone(&shared.recorder);
                 let service = |peer| {
-                    let shared = Arc::clone(&shared);
-                    shared.recorder.metrics.connected("admin", Admin { shared: Arc::clone(&shared), peer })
+                    recorder.metrics.admin.connected(Admin { shared: Arc::clone(&shared), peer })
                 };
                 // Clients of the front ends have had the grace time.
                 let limits = Limits { shutdown_grace: Text::known("1s"), ..limits };
-                accept::serve(listener, entry.tls, &limits, admin_stopped, service).await;
+                accept::serve(listener, entry.tls, &limits, admin_stopped, &recorder.metrics.admin.refused, service).await;
             })
         });
         Ok(Self { http, admin, greeting, recorder, reload, stop, serving, stop_admin, administering })

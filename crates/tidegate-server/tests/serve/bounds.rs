@@ -101,6 +101,7 @@ async fn who_comes_when_there_is_no_room_is_told_so() {
     }
     let reply = running.client().await.reply().await.expect("a reply");
     assert_eq!((reply.status, reply.header("connection")), (503, Some("close")));
+    running.until_counted("tidegate_connections_refused_total{listener=\"http\"} 1").await;
     assert_eq!(held[0].get("/v1/check").await.status, 200);
     drop(held.pop());
     // The place is free as soon as the server has noticed.

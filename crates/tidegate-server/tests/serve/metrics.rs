@@ -82,6 +82,8 @@ async fn snapshots_that_are_not_written_are_told_of() {
 #[tokio::test]
 async fn decisions_are_counted_by_policy_verdict_source_and_front_end() {
     let running = Running::start(POLICIES).await;
+    running.client().await.all(b"what is this\r\n\r\n").await;
+    running.until_counted("tidegate_connections{listener=\"http\"} 0").await;
     let mut client = running.client().await;
     for query in ["user=a&ip=1", "user=a", "user=b&ip=1", "user=c&ip=2"] {
         client.get(&format!("/v1/check?{query}")).await;
@@ -90,9 +92,21 @@ async fn decisions_are_counted_by_policy_verdict_source_and_front_end() {
     client.get("/v1/peek?user=a").await;
     // The address of who asks is an attribute.
     client.get("/v1/auth").await;
+    client.get("/v1/check?usr=a").await;
+    client.get("/none").await;
     let metrics = scraped(&running).await;
     for (series, count) in [
-        ("decisions_total{front_end=\"http\",verdict=\"allowed\"}", 3),
+        ("unmatched_total{front_end=\"http\"}", 1),
+        ("unmatched_total{front_end=\"forward-auth\"}", 0),
+        ("http_responses_total{listener=\"http\",status=\"200\"}", 6),
+        ("http_responses_total{listener=\"http\",status=\"429\"}", 1),
+        ("http_responses_total{listener=\"http\",status=\"404\"}", 1),
+        ("http_responses_total{listener=\"http\",status=\"400\"}", 1),
+        ("http_responses_total{listener=\"admin\",status=\"404\"}", 0),
+        ("connections_refused_total{listener=\"http\"}", 0),
+        ("keys{policy=\"per-user\"}", 3),
+        ("keys{policy=\"watched\"}", 3),
+        ("decisions_total{front_end=\"http\",verdict=\"allowed\"}", 4),
         ("decisions_total{front_end=\"http\",verdict=\"denied\"}", 1),
         ("decisions_total{front_end=\"http\",verdict=\"failed\"}", 0),
         ("decisions_total{front_end=\"forward-auth\",verdict=\"allowed\"}", 1),
@@ -106,6 +120,7 @@ async fn decisions_are_counted_by_policy_verdict_source_and_front_end() {
         ("config_reloads_total{result=\"ok\"}", 0),
         ("store_up", 1),
         ("store_fallbacks_total", 0),
+        ("store_unanswered_total{error=\"down\"}", 0),
         ("decision_log_dropped_total", 0),
     ] {
         assert_eq!(value(&metrics, &format!("tidegate_{series}")), Some(count), "{series} in {metrics}");

@@ -6,7 +6,7 @@ mod policies;
 mod refusals;
 mod routes;
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{net::SocketAddr, sync::Arc, time::SystemTime};
 
 use http::StatusCode;
 use serde::Serialize;
@@ -67,7 +67,8 @@ pub(crate) struct Administration<S: Store> {
     pub(crate) policies: Arc<Policies<S>>,
     pub(crate) recorder: Arc<Recorder>,
     pub(crate) condition: fn(&Limiter<S>) -> Condition,
-    pub(crate) reloads: Box<dyn Fn() -> Reloads + Send + Sync>,
+    /// How often the configuration was read again, and when the one in force was.
+    pub(crate) reloads: Box<dyn Fn() -> (Reloads, SystemTime) + Send + Sync>,
     /// Changes when the server is told to stop.
     pub(crate) stopping: watch::Receiver<()>,
 }
@@ -120,7 +121,8 @@ impl<S: Store> Admin<S> {
             Endpoint::Health => text("ok\n", "text/plain", response),
             Endpoint::Readiness => self.readiness(response),
             Endpoint::Metrics => {
-                let gathered = Gathered { reloads: (self.shared.reloads)(), store: self.condition() };
+                let (reloads, since) = (self.shared.reloads)();
+                let gathered = Gathered { reloads, since, store: self.condition() };
                 let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
                 text(recorder.metrics.text(&gathered), kind, response);
             }
@@ -166,7 +168,7 @@ impl<S: Store> Admin<S> {
     /// not written.
     fn readiness(&self, response: &mut Response) {
         let is_stopping = self.shared.stopping.has_changed().unwrap_or(true);
-        let Condition { redis, snapshots } = self.condition();
+        let Condition { redis, snapshots, .. } = self.condition();
         let store = if redis.is_none_or(|status| status.is_up) { "up" } else { "degraded" };
         let mut told = json!({ "ready": !is_stopping, "store": store });
         if let Some(snapshots) = snapshots {

@@ -40,6 +40,9 @@ pub trait Service: Send + Sync + 'static {
 
     /// Puts the answer into `response`.
     fn answer(&self, request: &Request<'_>, response: &mut Response) -> impl Future<Output = ()> + Send;
+
+    /// Takes note of an answer that is about to be sent, also of one that nobody was asked for: to what is no request.
+    fn answered(&self, _: StatusCode) {}
 }
 
 /// A request that is whole.
@@ -178,6 +181,7 @@ async fn requests<T: AsyncRead + AsyncWrite + Unpin, V: Service>(
             let is_all = bytes.len() == end;
             connection.wait(pin!(service.answer(&request, &mut response)), is_all, &mut ahead).await?;
             drop(request);
+            service.answered(response.status);
             is_last |= stop.has_changed().unwrap_or(true);
             let more = match after {
                 _ if is_last => "connection: close\r\n",
@@ -205,7 +209,7 @@ async fn requests<T: AsyncRead + AsyncWrite + Unpin, V: Service>(
         };
         let needed = match needed {
             Ok(needed) => needed,
-            Err(problem) => return Err(connection.refuse(&problem, shown, &mut response)),
+            Err(problem) => return Err(connection.refuse(&problem, shown, &mut response, service)),
         };
         connection.flush().await?;
         input.drain(..used);
@@ -215,7 +219,7 @@ async fn requests<T: AsyncRead + AsyncWrite + Unpin, V: Service>(
         }
         whole = match connection.receive(input, needed, &mut deadline, stopped.as_mut()).await {
             Ok(whole) => whole,
-            Err(Some(problem)) => return Err(connection.refuse(&problem, shown, &mut response)),
+            Err(Some(problem)) => return Err(connection.refuse(&problem, shown, &mut response, service)),
             Err(None) => return Err(Ended::Gone),
         };
     }
@@ -335,8 +339,9 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Connection<T> {
 
     /// Says what is wrong, for the last time: where the next request begins is not known.
     #[cold]
-    fn refuse(&mut self, problem: &Problem, shown: Body, response: &mut Response) -> Ended {
+    fn refuse(&mut self, problem: &Problem, shown: Body, response: &mut Response, service: &impl Service) -> Ended {
         problem.put(response);
+        service.answered(response.status);
         response.write("connection: close\r\n", shown, &mut self.output);
         Ended::Last
     }
