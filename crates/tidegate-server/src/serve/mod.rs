@@ -184,7 +184,8 @@ impl Server {
                 let limiter = builder.store(*redis).build().map_err(wrong)?;
                 // So that the first requests find it; not for long, as it may be gone when others need this server.
                 if !waited(limiter.store(), Duration::from_secs(2), |status| status.is_up).await {
-                    warn!("the store does not answer; policies decide as their on_store_error says until it does");
+                    let trouble = limiter.store().status().trouble;
+                    warn!(trouble, "the store does not answer; policies decide as their on_store_error says until it does");
                 }
                 Self::listen(limiter, Condition::of_redis, listeners, entry, sources, config)
             }

@@ -308,13 +308,18 @@ async fn a_store_that_does_not_answer_is_said() {
     looked_at(&running).await;
     redis.kill();
     let (mut client, mut admin) = (running.client().await, running.admin().await);
+    assert_eq!(look(&mut admin, "/readyz").await.get("trouble"), None);
     for _ in 0..1000 {
         let _ = client.get("/v1/check?user=7").await;
         let readiness = admin.admin("GET /readyz", &[], "").await;
         assert_eq!(readiness.status, 200);
-        if readiness.json()["store"] == "degraded" {
+        // It is known to be gone before it is known why.
+        if readiness.json()["store"] == "degraded" && !readiness.json()["trouble"].is_null() {
+            assert_eq!(readiness.json()["trouble"], "no connection: Connection refused (os error 111)");
+            let _ = client.get("/v1/check?user=7").await;
             let metrics = admin.admin("GET /metrics", &[], "").await.body;
             assert!(metrics.contains("tidegate_store_up 0\n"), "{metrics}");
+            assert!(!metrics.contains("tidegate_store_unanswered_total{error=\"down\"} 0\n"), "{metrics}");
             return;
         }
         tokio::time::sleep(Duration::from_millis(10)).await;

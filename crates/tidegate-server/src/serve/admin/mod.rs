@@ -169,8 +169,11 @@ impl<S: Store> Admin<S> {
     fn readiness(&self, response: &mut Response) {
         let is_stopping = self.shared.stopping.has_changed().unwrap_or(true);
         let Condition { redis, snapshots, .. } = self.condition();
-        let store = if redis.is_none_or(|status| status.is_up) { "up" } else { "degraded" };
-        let mut told = json!({ "ready": !is_stopping, "store": store });
+        let mut told = json!({ "ready": !is_stopping, "store": "up" });
+        if let Some(status) = redis.filter(|status| !status.is_up) {
+            told["store"] = "degraded".into();
+            told["trouble"] = status.trouble.into();
+        }
         if let Some(snapshots) = snapshots {
             told["snapshot"] = if matches!(snapshots.saved, Some(Err(_))) { "failing" } else { "ok" }.into();
         }

@@ -121,7 +121,7 @@ pub struct Status {
     /// `noeviction`.
     pub evicts: Option<String>,
     /// Why the last try to connect failed, if it did: the word by which the server says so (`NOAUTH`, `WRONGPASS`...), or that there is no
-    /// connection.
+    /// connection, and what this machine says of that.
     pub trouble: Option<String>,
 }
 
