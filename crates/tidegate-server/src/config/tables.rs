@@ -134,7 +134,10 @@ pub struct Limits {
     pub max_connections: NonZeroUsize,
     /// Hits in one request.
     pub max_batch: NonZeroUsize,
-    /// How long requests that are under way may take when the server is told to stop.
+    /// How long a server that is told to stop still takes requests and says that it is not ready, so that balancers see it first.
+    pub shutdown_delay: Text<Duration>,
+    /// How long requests that are under way may take after that. A second more at most is for health, logs and traces, and then a snapshot
+    /// is written.
     pub shutdown_grace: Text<Duration>,
 }
 
@@ -146,6 +149,7 @@ impl Default for Limits {
             header_timeout: Text::known("10s"),
             max_connections: some(10_000),
             max_batch: some(1_000),
+            shutdown_delay: Text::known("0s"),
             shutdown_grace: Text::known("10s"),
         }
     }

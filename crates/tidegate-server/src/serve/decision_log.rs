@@ -113,9 +113,8 @@ impl DecisionLog {
         }
     }
 
-    /// Has all written that waits to be; not for long, as nobody may read it.
-    pub(crate) async fn close(&self) {
-        const PATIENCE: Duration = Duration::from_secs(1);
+    /// Has all written that waits to be; for so long at most, as nobody may read it.
+    pub(crate) async fn close(&self, patience: Duration) {
         const GLANCE: Duration = Duration::from_millis(5);
         self.open.store(None);
         let writer = self.writer.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
@@ -125,7 +124,7 @@ impl DecisionLog {
                 sleep(GLANCE).await;
             }
         };
-        if timeout(PATIENCE, written).await.is_err() {
+        if timeout(patience, written).await.is_err() {
             warn!("the end of the decision log is not written: its destination takes too long");
         }
     }

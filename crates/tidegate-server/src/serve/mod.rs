@@ -101,7 +101,10 @@ pub async fn run(sources: Sources) -> Result<(), StartError> {
     };
     // Not in the line itself: one that is not written is not waited in either.
     let signal = told().await;
-    info!("{signal}: answering what is under way");
+    match *server.limits.shutdown_delay {
+        Duration::ZERO => info!("{signal}: answering what is under way"),
+        delay => info!("{signal}: not ready any more, and taking requests for another {delay:?}"),
+    }
     let recorder = server.recorder();
     tokio::select! {
         () = server.stop() => {}
@@ -129,6 +132,9 @@ fn make_room(limits: &Limits) {
     }
 }
 
+/// How long a stop may take when the front ends have ended: all that is left ends at the same time.
+const AFTER_GRACE: &str = "1s";
+
 /// A server that serves.
 pub struct Server {
     http: SocketAddr,
@@ -136,6 +142,9 @@ pub struct Server {
     greeting: String,
     recorder: Arc<Recorder>,
     reload: Reload,
+    limits: Limits,
+    /// From then on the server is not ready.
+    leave: watch::Sender<()>,
     stop: watch::Sender<()>,
     serving: JoinHandle<()>,
     stop_admin: watch::Sender<()>,
@@ -212,13 +221,13 @@ impl Server {
         let times = if condition(&limiter).redis.is_some() { Times::Measured } else { Times::Ignored };
         let recorder = Arc::new(Recorder::new(metrics, log, traces, times));
         let policies = Arc::new(Policies::new(limiter.clone(), Arc::clone(&recorder), config.clone()));
+        let (leave, leaving) = watch::channel(());
         let (stop, stopped) = watch::channel(());
         let gate = Gate::new(limiter, Arc::clone(&recorder));
         let limits = config.limits.clone();
 
         let serving = tokio::spawn({
-            let (settings, recorder, limits, stopped) =
-                (Arc::clone(&settings), Arc::clone(&recorder), limits.clone(), stopped.clone());
+            let (settings, recorder, limits) = (Arc::clone(&settings), Arc::clone(&recorder), limits.clone());
             async move {
                 let service = |peer| {
                     let http = Http::new(gate.clone(), Arc::clone(&settings), &limits, peer);
@@ -248,19 +257,17 @@ impl Server {
                 recorder: Arc::clone(&recorder),
                 condition,
                 reloads: Box::new(reload.counter()),
-                stopping: stopped,
+                stopping: leaving,
             });
+            // Clients of the front ends have had the grace time.
+            let limits = Limits { shutdown_grace: Text::known(AFTER_GRACE), ..limits.clone() };
             tokio::spawn(async move {
                 let recorder = Arc::clone(&shared.recorder);
-                let service = |peer| {
-                    recorder.metrics.admin.connected(Admin { shared: Arc::clone(&shared), peer })
-                };
-                // Clients of the front ends have had the grace time.
-                let limits = Limits { shutdown_grace: Text::known("1s"), ..limits };
+                let service = |peer| recorder.metrics.admin.connected(Admin { shared: Arc::clone(&shared), peer });
                 accept::serve(listener, entry.tls, &limits, admin_stopped, &recorder.metrics.admin.refused, service).await;
             })
         });
-        Ok(Self { http, admin, greeting, recorder, reload, stop, serving, stop_admin, administering })
+        Ok(Self { http, admin, greeting, recorder, reload, limits, leave, stop, serving, stop_admin, administering })
     }
 
     /// Where HTTP listens.
@@ -288,17 +295,23 @@ impl Server {
         Arc::clone(&self.recorder)
     }
 
-    /// Accepts nobody any more, answers what is under way, and returns when that is done or the grace time is over.
+    /// Is not ready any more, and after `limits.shutdown_delay` accepts nobody any more, answers what is under way, and returns when that is
+    /// done, or a second after the grace time is over.
     pub async fn stop(self) {
+        let _ = self.leave.send(());
+        sleep(*self.limits.shutdown_delay).await;
         drop(self.reload);
         let _ = self.stop.send(());
         let _ = self.serving.await;
         // Last: until then it says that the server is not ready.
         let _ = self.stop_admin.send(());
-        if let Some(administering) = self.administering {
-            let _ = administering.await;
-        }
-        tokio::join!(self.recorder.log.close(), self.recorder.traces.close());
+        let administered = async {
+            if let Some(administering) = self.administering {
+                let _ = administering.await;
+            }
+        };
+        let patience = *Text::<Duration>::known(AFTER_GRACE);
+        tokio::join!(administered, self.recorder.log.close(patience), self.recorder.traces.close(patience));
     }
 }
 
