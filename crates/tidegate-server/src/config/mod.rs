@@ -92,6 +92,7 @@ impl Config {
             ("store.deadline", *self.store.deadline),
             ("store.snapshot_interval", *self.store.snapshot_interval),
             ("limits.header_timeout", *self.limits.header_timeout),
+            ("limits.idle_timeout", *self.limits.idle_timeout),
         ];
         faults.extend(spans.into_iter().filter_map(zero));
         let shares =

@@ -128,8 +128,11 @@ impl Default for ForwardAuth {
 pub struct Limits {
     /// The longest body of a request, in bytes.
     pub max_body_bytes: NonZeroUsize,
-    /// How long a client may take to send its headers, and its body; a connection that nothing comes on is closed then too.
+    /// How long a client may take to send its headers, and its body; a new connection that nothing comes on is closed then too.
     pub header_timeout: Text<Duration>,
+    /// How long a connection on which requests were answered is kept when no other comes; longer than those who ask keep theirs, as these
+    /// would send into one that is being closed.
+    pub idle_timeout: Text<Duration>,
     /// Connections at once, for each listener.
     pub max_connections: NonZeroUsize,
     /// Hits in one request.
@@ -147,6 +150,7 @@ impl Default for Limits {
         Self {
             max_body_bytes: some(65_536),
             header_timeout: Text::known("10s"),
+            idle_timeout: Text::known("75s"),
             max_connections: some(10_000),
             max_batch: some(1_000),
             shutdown_delay: Text::known("0s"),

@@ -13,7 +13,7 @@ use tokio::{
 use tokio_rustls::TlsAcceptor;
 use tracing::warn;
 
-use super::http1::{self, Service};
+use super::http1::{self, Patience, Service};
 use crate::config::Limits;
 
 /// How long to wait when the system has no more connections to give.
@@ -33,7 +33,7 @@ pub(crate) async fn serve<V: Service>(
     service: impl Fn(SocketAddr) -> V,
 ) {
     let unseen = stop.clone();
-    let patience = *limits.header_timeout;
+    let patience = Patience { request: *limits.header_timeout, idle: *limits.idle_timeout };
     let mut connections = JoinSet::new();
     let admit = |connections: &mut JoinSet<()>, stream: TcpStream, peer| {
         if connections.len() >= limits.max_connections.get() {
@@ -48,7 +48,7 @@ pub(crate) async fn serve<V: Service>(
         match &tls {
             None => connections.spawn(http1::serve(stream, patience, service, stop)),
             Some(tls) => {
-                let greeted = timeout(patience, tls.accept(stream));
+                let greeted = timeout(patience.request, tls.accept(stream));
                 connections.spawn(async move {
                     if let Ok(Ok(stream)) = greeted.await {
                         http1::serve(stream, patience, service, stop).await;
