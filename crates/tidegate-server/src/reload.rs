@@ -25,7 +25,7 @@ use tokio::{
 };
 use tracing::{error, info, warn};
 
-use crate::config::{Config, Problem, Problems, Sources};
+use crate::config::{Config, Problems, Sources};
 
 /// A configuration that is kept up to date for as long as this lives.
 pub struct Reload {
@@ -224,11 +224,7 @@ impl<A: FnMut(&Config) -> Result<(), Problems>> Reloader<A> {
     }
 
     fn load(&mut self, text: &str) -> Result<Config, Problems> {
-        if text.trim().is_empty() {
-            // Somebody has begun to write it, or the disk is full. Nobody means to have no limits this way.
-            return Err(Problem::new("the file is empty").into());
-        }
-        let config = self.sources.load_text(text)?;
+        let config = self.sources.load_to_serve(text)?;
         (self.apply)(&config)?;
         tell_overridden(&self.sources, text);
         Ok(config)

@@ -68,6 +68,8 @@ async fn each_change_is_a_line_in_the_log_without_anything_of_a_hit_and_so_is_wh
     for (line, said) in audit.iter().zip(["a key was reset", "a policy was changed", "the policies were replaced"]) {
         assert!(line.contains(said) && line.contains("peer=127.0.0.1:") && line.contains("role=Write"), "{line}");
     }
+    assert!(audit[1].contains(r#"from="per-user 3/hour" to="per-user 9/hour""#), "{}", audit[1]);
+    assert!(audit[2].contains(r#"from="per-user 9/hour" to="""#), "{}", audit[2]);
     assert!(audit[0].contains("per-user") && audit[1].contains("per-user") && !text.contains("sesame"), "{text}");
 
     lines.0.lock().expect("whole").clear();

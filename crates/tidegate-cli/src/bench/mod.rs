@@ -5,6 +5,7 @@ mod report;
 mod store;
 
 use std::{
+    env::{self, VarError},
     future,
     io::{self, IsTerminal as _},
     num::{NonZeroU16, NonZeroUsize},
@@ -86,6 +87,9 @@ pub(crate) struct Command {
     quiet: bool,
 }
 
+/// The variable that names a file with the password for Redis.
+const PASSWORD_FILE: &str = "TIDEGATE_STORE_PASSWORD_FILE";
+
 fn rate(text: &str) -> Result<f64, String> {
     let rate = text.parse().ok().filter(|rate| (0.001..=10_000_000.0).contains(rate));
     rate.ok_or_else(|| "write a number of hits per second from 0.001 to 10000000".to_owned())
@@ -116,7 +120,15 @@ impl Command {
         let wrong = |problems: Problems| Failure::Usage(problems.to_string());
         let flags = [("--store", Some(url)), ("--config", self.config.as_ref())];
         let given = flags.into_iter().filter_map(|(flag, text)| Some((flag, text?.clone())));
-        let mut config = Sources::new(given, |_| None).load().map_err(wrong)?;
+        // Of the environment only what `--store` cannot say: a load does not follow where a server would.
+        let password_file = match env::var(PASSWORD_FILE) {
+            Err(VarError::NotUnicode(_)) => {
+                return Err(Failure::Usage(format!("{PASSWORD_FILE}: this is not UTF-8; write a text")));
+            }
+            told => told.ok(),
+        };
+        let variable = |name: &str| password_file.clone().filter(|_| name == PASSWORD_FILE);
+        let mut config = Sources::new(given, variable).load().map_err(wrong)?;
         let policies = match self.config {
             Some(_) => config.policies().map_err(wrong)?,
             None => {

@@ -13,6 +13,7 @@ use nix::{
     unistd::Pid,
 };
 use tempfile::tempdir;
+use tidegate_server::config::{Listen, SETTINGS};
 use tidegate_testkit::process::free_ports;
 
 use super::running::{Running, command};
@@ -100,6 +101,7 @@ fn a_server_that_cannot_start_says_why() {
     fs::write(folder.path().join("wrong.toml"), "[store]\nurll = \"memory\"").expect("a file");
     fs::write(folder.path().join("secret.toml"), "[store]\nurl = \"redis://127.0.0.1:1/\"\npassword_file = \"none\"")
         .expect("a file");
+    fs::write(folder.path().join("empty.toml"), " \n").expect("a file");
     fs::write(folder.path().join("snapshot.toml"), "[store]\nsnapshot = \"none/limits\"").expect("a file");
     let is_taken = format!("{address} is taken by another program; end that one, or listen elsewhere with --http ADDR\n");
     for (arguments, code, said) in [
@@ -109,6 +111,7 @@ fn a_server_that_cannot_start_says_why() {
         (&["--http", "127.0.0.1:0", "--config", "none.toml"], 2, "none.toml cannot be read: "),
         (&["--http", "127.0.0.1:0", "--config", "wrong.toml"], 2, "wrong.toml:2:1: unknown key `urll`"),
         (&["--http", "127.0.0.1:0", "--config", "secret.toml"], 2, "store.password_file: none cannot be read: "),
+        (&["--http", "127.0.0.1:0", "--config", "empty.toml"], 2, "empty.toml is empty; `tidegate config init` prints a file "),
         (&["--http", "127.0.0.1:0", "--config", "snapshot.toml"], 2, "store.snapshot: none is not there; make this folder, "),
         (&["--http", "127.0.0.1:0", "--admin", "0.0.0.0:0"], 2, "--admin: who can reach this can change the server; "),
     ] {
@@ -249,12 +252,27 @@ fn variables_that_are_misspelt_or_win_over_the_file_are_told_of() {
     let said = said(served.env("TIDEGATE_CONFIG", "tidegate.toml").env("TIDEGATE_STORE_URL", "redis://:hunter2@127.0.0.1:1/"));
     for line in [
         " WARN tidegate_server::serve: unknown variable `TIDEGATE_STORE_URL`; did you mean `TIDEGATE_STORE`?\n",
+        " WARN tidegate_server::serve::policies: no policy is in force: everything is allowed\n",
         ": listen.http is what --http says, and not what the file does\n",
         ": listen.admin is what TIDEGATE_ADMIN says, and not what the file does\n",
     ] {
         assert!(said.contains(line), "{said}");
     }
     assert!(!said.contains("hunter2") && !said.contains("TIDEGATE_CONFIG"), "{said}");
+}
+
+#[test]
+fn the_help_tells_defaults_variables_and_exit_codes() {
+    let folder = tempdir().expect("a folder");
+    let output = command(folder.path(), &["--help"]).output().expect("it runs");
+    let help = String::from_utf8(output.stdout).expect("text");
+    let listen = Listen::default();
+    let variables = SETTINGS.iter().map(|setting| format!("  {} ", setting.variable));
+    let defaults = [&listen.http, &listen.admin].map(|listener| format!("[default: {listener}]"));
+    let said = ["TIDEGATE_CONFIG", "Examples:", "Exit codes:"].map(str::to_owned);
+    for word in variables.chain(defaults).chain(said) {
+        assert!(help.contains(&word), "{word}: {help}");
+    }
 }
 
 #[test]

@@ -1,7 +1,13 @@
 //! Where settings come from, and who wins: a flag over the environment, the environment over the file, the file over the defaults.
 //! This is the one place that knows.
 
-use std::{collections::BTreeMap, env, ffi::OsString, fs, path::PathBuf};
+use std::{
+    collections::BTreeMap,
+    env,
+    ffi::OsString,
+    fs,
+    path::{Path, PathBuf},
+};
 
 use serde::de::{
     DeserializeOwned,
@@ -186,6 +192,17 @@ impl Sources {
         let Some(path) = &self.file else { return Ok(STARTER.to_owned()) };
         let problem = |error| Problem::new(format!("{} cannot be read: {error}", path.display()));
         fs::read_to_string(path).map_err(|error| problem(error).into())
+    }
+
+    /// As [`load`](Self::load), for who serves: a file that is empty is refused. Somebody has begun to write it, or the disk is full; nobody
+    /// means to have no limits this way.
+    pub(crate) fn load_to_serve(&self, text: &str) -> Result<Config, Problems> {
+        if text.trim().is_empty() {
+            let shown = self.file.as_deref().unwrap_or(Path::new("")).display();
+            let message = format!("{shown} is empty; `tidegate config init` prints a file to start from");
+            return Err(Problem::new(message).into());
+        }
+        self.load_text(text)
     }
 
     /// As [`load`](Self::load), if this is what is in the file.

@@ -205,7 +205,7 @@ impl Default for DecisionLog {
 pub enum Recorded {
     /// None.
     Off,
-    /// Those that deny.
+    /// Those that deny, and those that fail because the store does not answer.
     #[default]
     Denials,
     /// Some, by chance.

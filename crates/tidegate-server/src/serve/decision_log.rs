@@ -5,6 +5,7 @@ use std::{
     fs::OpenOptions,
     hash::{BuildHasher as _, RandomState},
     io::{self, Write},
+    os::unix::fs::OpenOptionsExt as _,
     sync::{
         Arc, Mutex,
         mpsc::{Receiver, SyncSender, sync_channel},
@@ -67,7 +68,8 @@ impl DecisionLog {
         let sink: Box<dyn Write + Send> = match &*settings.destination {
             Destination::Stderr => Box::new(io::stderr()),
             Destination::File(path) => {
-                let file = OpenOptions::new().append(true).create(true).open(path);
+                // Keys are in it: for who runs the server, and nobody else.
+                let file = OpenOptions::new().append(true).create(true).mode(0o600).open(path);
                 let shown = path.display();
                 Box::new(
                     file.map_err(|error| Problem::new(format!("decision_log.destination: {shown} cannot be written: {error}")))?,
@@ -99,12 +101,12 @@ impl DecisionLog {
     }
 
     #[inline]
-    pub(crate) fn decided(&self, is_denied: bool, note: impl FnOnce() -> Note) {
+    pub(crate) fn decided(&self, is_refused: bool, note: impl FnOnce() -> Note) {
         let open = self.open.load();
         let Some(Open { settings, queue }) = open.as_deref() else { return };
         let is_recorded = match settings.record {
             Recorded::Off => false,
-            Recorded::Denials => is_denied,
+            Recorded::Denials => is_refused,
             Recorded::Sample => fastrand::f64() < settings.sample_rate,
             Recorded::All => true,
         };

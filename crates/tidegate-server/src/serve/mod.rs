@@ -78,7 +78,7 @@ use crate::{
 /// # Errors
 /// When it cannot start.
 pub async fn run(sources: Sources) -> Result<(), StartError> {
-    let config = sources.load()?;
+    let config = sources.load_to_serve(&sources.text()?)?;
     let log = Log::start(&config.log);
     sources.strangers().iter().for_each(|said| warn!("{said}"));
     make_room(&config.limits);

@@ -55,7 +55,9 @@ async fn each_endpoint_is_for_who_has_the_role() {
     let folder = tempfile::tempdir().expect("a folder");
     let token = |name: &str| {
         let path = folder.path().join(name);
-        fs::write(&path, format!("{name}-secret\n")).expect("a file");
+        // As an editor leaves it, and as somebody does who has copied it.
+        let around = if name == "read" { ["", "\n"] } else { [" ", " \t\r\n"] };
+        fs::write(&path, around.join(&format!("{name}-secret"))).expect("a file");
         path
     };
     let (read, write) = (token("read"), token("write"));

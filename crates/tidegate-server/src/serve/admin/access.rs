@@ -1,5 +1,7 @@
 //! Who may do what: tokens, and whether a browser was talked into asking.
 
+use std::path::{Path, PathBuf};
+
 use http::StatusCode;
 
 use crate::{
@@ -66,12 +68,10 @@ pub(crate) struct Access {
 
 impl Access {
     pub(crate) fn new(admin: &Admin) -> Result<Self, ConfigProblem> {
-        let token = |key, path: &Option<_>| path.as_deref().map(|path| secret(key, path)).transpose();
-        // Digests of tokens are compared, which takes as long whatever is in them.
-        let digest = |token: Option<String>| token.map(|token| blake3::hash(token.as_bytes()));
+        let token = |key, path: &Option<PathBuf>| path.as_deref().map(|path| digest(key, path)).transpose();
         Ok(Self {
-            read: digest(token("admin.read_token_file", &admin.read_token_file)?),
-            write: digest(token("admin.write_token_file", &admin.write_token_file)?),
+            read: token("admin.read_token_file", &admin.read_token_file)?,
+            write: token("admin.write_token_file", &admin.write_token_file)?,
             hosts: admin.allowed_hosts.clone(),
         })
     }
@@ -94,7 +94,7 @@ impl Access {
         let credentials = head.text("authorization").ok_or(Refusal::NoToken)?;
         let token = credentials.split_once(' ').filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
         let (_, token) = token.ok_or(Refusal::NoToken)?;
-        let given = Some(blake3::hash(token.trim().as_bytes()));
+        let given = Some(blake3::hash(token.trim_ascii().as_bytes()));
         match (given == self.write, given == self.read) {
             (true, _) => Ok(Role::Write),
             (false, true) => Ok(Role::Read),
@@ -134,5 +134,14 @@ impl Access {
         };
         let is_known = |known: &str| known.eq_ignore_ascii_case(name);
         is_address || is_known("localhost") || self.hosts.iter().any(|known| is_known(known))
+    }
+}
+
+/// The digest of the token in a file: digests are compared, which takes as long whatever is in them. White space around it does not count,
+/// as it does not in a header.
+fn digest(key: &str, path: &Path) -> Result<blake3::Hash, ConfigProblem> {
+    match secret(key, path)?.trim_ascii() {
+        "" => Err(ConfigProblem::new(format!("{key}: {} is empty", path.display()))),
+        token => Ok(blake3::hash(token.as_bytes())),
     }
 }

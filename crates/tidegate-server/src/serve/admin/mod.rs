@@ -36,7 +36,7 @@ use super::{
     tls,
 };
 use crate::{
-    config::{Config, Fault, Problem as ConfigProblem, Problems},
+    config::{Config, Fault, PolicyTable, Problem as ConfigProblem, Problems},
     log::AUDIT,
     reload::Reloads,
 };
@@ -129,14 +129,14 @@ impl<S: Store> Admin<S> {
             Endpoint::Policies => json(&policies::told(&policies.tables()), response),
             Endpoint::Replace => {
                 let tables = policies::read(request::body(request)?)?;
-                let count = tables.len();
-                policies.replace(tables).map_err(policies::wrong)?;
-                self.audit(role, "the policies were replaced", &format!("{count} policies"));
+                let after = tables.clone();
+                let before = policies.replace(tables).map_err(policies::wrong)?;
+                self.audit_change(role, "the policies were replaced", &format!("{} policies", after.len()), [&before, &after]);
                 json(&policies::told(&policies.tables()), response);
             }
             Endpoint::Change => {
-                let changed = policies::change(policies, name, request::body(request)?)?;
-                self.audit(role, "a policy was changed", &changed.name);
+                let [before, changed] = policies::change(policies, name, request::body(request)?)?;
+                self.audit_change(role, "a policy was changed", &changed.name, [&[before], std::slice::from_ref(&changed)]);
                 json(&policies::shown(&changed), response);
             }
             Endpoint::Reset => {
@@ -234,6 +234,12 @@ impl<S: Store> Admin<S> {
     /// Says who has changed what. Nothing of a hit is in it.
     fn audit(&self, role: Role, what: &str, which: &str) {
         info!(target: AUDIT, peer = %self.peer, ?role, which, "{what}");
+    }
+
+    /// As [`audit`](Self::audit), and from what to what the amounts have changed that have.
+    fn audit_change(&self, role: Role, what: &str, which: &str, [before, after]: [&[PolicyTable]; 2]) {
+        let (from, to) = (policies::amounts(before, after), policies::amounts(after, before));
+        info!(target: AUDIT, peer = %self.peer, ?role, which, from, to, "{what}");
     }
 }
 
