@@ -107,27 +107,28 @@ async fn each_endpoint_is_for_who_has_the_role() {
 async fn pages_of_other_sites_are_refused() {
     let running = Running::start(&format!("[admin]\nallowed_hosts = [\"limits.example\"]\n{PER_USER}")).await;
     let mut client = running.admin().await;
-    for (host, origin, status) in [
-        ("127.0.0.1:9090", "", 200),
-        ("127.0.0.1", "http://127.0.0.1", 200),
-        ("[::1]:9090", "http://[::1]:9090", 200),
-        ("[::1]", "", 200),
-        ("localhost:9090", "http://localhost:9090", 200),
-        ("LocalHost", "", 200),
-        ("limits.example", "https://limits.example", 200),
-        ("evil.example", "", 403),
-        ("evil.example:9090", "http://evil.example:9090", 403),
-        ("limits.example.evil.example", "", 403),
-        ("localhost.evil.example", "", 403),
-        ("localhost:evil.example", "", 403),
-        ("127.0.0.1.evil.example", "", 403),
-        ("", "", 403),
-        ("localhost:9090", "http://localhost:3000", 403),
-        ("localhost:9090", "http://evil.example", 403),
-        ("localhost:9090", "null", 403),
-        ("localhost:9090", "file://localhost:9090", 403),
+    for (host, origin, status, health) in [
+        ("127.0.0.1:9090", "", 200, 200),
+        ("127.0.0.1", "http://127.0.0.1", 200, 200),
+        ("[::1]:9090", "http://[::1]:9090", 200, 200),
+        ("[::1]", "", 200, 200),
+        ("localhost:9090", "http://localhost:9090", 200, 200),
+        ("LocalHost", "", 200, 200),
+        ("limits.example", "https://limits.example", 200, 200),
+        ("evil.example", "", 403, 200),
+        ("evil.example:9090", "http://evil.example:9090", 403, 200),
+        ("limits.example.evil.example", "", 403, 200),
+        ("localhost.evil.example", "", 403, 200),
+        ("localhost:evil.example", "", 403, 200),
+        ("127.0.0.1.evil.example", "", 403, 200),
+        ("", "", 403, 200),
+        ("localhost:9090", "http://localhost:3000", 403, 403),
+        ("localhost:9090", "http://evil.example", 403, 403),
+        ("localhost:9090", "null", 403, 403),
+        ("localhost:9090", "file://localhost:9090", 403, 403),
     ] {
-        for (request, body, _) in ENDPOINTS {
+        for (request, body, role) in ENDPOINTS {
+            let status = if role == "anyone" { health } else { status };
             let headers = [("host", host), ("origin", origin)];
             let reply = client.admin(request, &headers[..1 + usize::from(!origin.is_empty())], body).await;
             assert_eq!(reply.status, status, "{host} {origin} {request}: {reply:?}");
@@ -139,6 +140,22 @@ async fn pages_of_other_sites_are_refused() {
         assert!(reply.status >= 400, "{reply:?}");
         client = running.admin().await;
     }
+}
+
+#[tokio::test]
+async fn health_is_told_to_who_asks_in_an_old_or_short_way() {
+    let running = Running::start(PER_USER).await;
+    for path in ["/healthz", "/readyz"] {
+        let old = running.admin().await.all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes()).await;
+        assert!(old.starts_with("HTTP/1.1 200 OK\r\n"), "{path}: {old}");
+        let head = format!("HEAD {path} HTTP/1.1\r\nhost: balancer.example\r\nconnection: close\r\n\r\n");
+        let short = running.admin().await.all(head.as_bytes()).await;
+        assert!(short.starts_with("HTTP/1.1 200 OK\r\n") && short.ends_with("\r\n\r\n"), "{path}: {short}");
+        let reply = running.admin().await.admin(&format!("POST {path}"), &[], "").await;
+        assert_eq!((reply.status, reply.header("allow")), (405, Some("GET, HEAD")));
+    }
+    let other = running.admin().await.all(b"GET /v1/policies HTTP/1.0\r\n\r\n").await;
+    assert!(other.starts_with("HTTP/1.1 403 "), "{other}");
 }
 
 #[tokio::test]

@@ -103,15 +103,16 @@ impl Access {
     }
 
     /// Refuses requests of pages that came from elsewhere: whose name was pointed here (`Host`), or that ask across sites (`Origin`).
-    pub(crate) fn admit(&self, head: &Head<'_>) -> Result<(), Refusal> {
+    /// What anyone may ask is told under any name: those who look after health use whatever they know a server by, and HTTP/1.0 needs none.
+    pub(crate) fn admit(&self, head: &Head<'_>, needed: Role) -> Result<(), Refusal> {
         let mut hosts = head.all("host");
         let host = hosts.next().and_then(|host| str::from_utf8(host).ok()).filter(|_| hosts.next().is_none());
-        let Some(host) = host.filter(|host| self.knows(host)) else {
+        if needed > Role::Anyone && !host.is_some_and(|host| self.knows(host)) {
             return Err(Refusal::Host);
-        };
+        }
         let is_ours = |origin: &str| {
             let site = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
-            site.is_some_and(|site| site.eq_ignore_ascii_case(host))
+            site.zip(host).is_some_and(|(site, host)| site.eq_ignore_ascii_case(host))
         };
         if head.all("origin").any(|origin| !str::from_utf8(origin).is_ok_and(is_ours)) {
             return Err(Refusal::Origin);

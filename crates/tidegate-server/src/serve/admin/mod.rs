@@ -99,8 +99,10 @@ impl<S: Store> Admin<S> {
     /// Where a request goes, what follows the path, and who asks; before anything of its body is read.
     fn enter<'h>(&self, head: &Head<'h>) -> Result<(&'static Route, &'h str, Role), Stopped> {
         let access = &self.shared.access;
-        access.admit(head).map_err(Stopped::Refused)?;
-        let (route, name) = routes::find(head.method, head.path).map_err(Stopped::Lost)?;
+        let found = routes::find(head.method, head.path);
+        let needed = found.as_ref().map_or(Role::Write, |(route, _)| route.role);
+        access.admit(head, needed).map_err(Stopped::Refused)?;
+        let (route, name) = found.map_err(Stopped::Lost)?;
         Ok((route, name, access.grant(head, route.role).map_err(Stopped::Refused)?))
     }
 
