@@ -56,7 +56,7 @@ pub struct Config {
     pub decision_log: DecisionLog,
     /// What the server says of itself, on standard error.
     pub log: Log,
-    /// Traces and metrics that are sent elsewhere.
+    /// Traces that are sent elsewhere; metrics are fetched, from the admin listener.
     pub telemetry: Telemetry,
     /// The policies. All whose key attributes a request has and whose conditions it meets are asked; all are charged or none is.
     pub policy: Vec<PolicyTable>,

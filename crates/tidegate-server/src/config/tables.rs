@@ -168,7 +168,7 @@ pub struct Admin {
     pub read_token_file: Option<PathBuf>,
     /// A file with the token that lets its bearer look and change.
     pub write_token_file: Option<PathBuf>,
-    /// Names by which browsers may call it, beside addresses and `localhost`.
+    /// Names by which it may be called, beside addresses and `localhost`: by whoever sends a `Host`, browsers, Prometheus and `tidegate` alike.
     pub allowed_hosts: Vec<String>,
     /// A file with a certificate (PEM), to serve by TLS.
     pub cert_file: Option<PathBuf>,
