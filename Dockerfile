@@ -10,6 +10,8 @@ FROM debian:bookworm-slim
 COPY --from=build /src/target/dist/tidegate /usr/local/bin/tidegate
 # By which a Redis with TLS is known.
 COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/ca-certificates.crt
+# For store.snapshot; a volume here has the same owner.
+RUN install -d -o 65532 -g 65532 -m 0700 /var/lib/tidegate
 USER 65532:65532
 # Else nobody could reach it from outside of the container. The admin surface stays inside, at 127.0.0.1:9090.
 ENV TIDEGATE_HTTP=0.0.0.0:8080

@@ -1,6 +1,6 @@
 //! Whom a command asks: a server, its admin surface, or a store with no server in between; and what the ways to fail are.
 
-use std::{env, path::PathBuf, process::ExitCode, time::Duration};
+use std::{env, ffi::OsString, path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::Args;
 use tidegate_server::{
@@ -118,7 +118,7 @@ impl AdminFlags {
     pub(crate) fn ask<T>(&self, questions: impl AsyncFnOnce(&mut Client) -> Result<T, Failure>) -> Result<T, Failure> {
         self.common.ask(Surface::Admin, questions, || {
             let url = or_variable(self.admin.clone(), "TIDEGATE_ADMIN_URL", "http://127.0.0.1:9090")?;
-            let token_file = self.token_file.clone().or_else(|| variable("TIDEGATE_TOKEN_FILE").map(PathBuf::from));
+            let token_file = or_path(&self.token_file, "TIDEGATE_TOKEN_FILE");
             let hint = "start a server with `tidegate serve`, or name the admin surface of another with --admin URL";
             Ok((url, token_file, hint))
         })
@@ -148,7 +148,7 @@ impl Flags {
             return runtime.block_on(self.ask_store(surface, questions));
         }
         let (url, token_file, hint) = server()?;
-        let ca = self.ca.clone().or_else(|| variable("TIDEGATE_CA_FILE").map(PathBuf::from));
+        let ca = or_path(&self.ca, "TIDEGATE_CA_FILE");
         let papers = Papers { token_file, ca };
         runtime.block_on(async {
             let asked = async {
@@ -166,7 +166,8 @@ impl Flags {
     ) -> Result<T, Failure> {
         let flags = [("--store", &self.store), ("--config", &self.config)];
         let given = flags.into_iter().filter_map(|(flag, text)| Some((flag, text.clone()?)));
-        let config = Sources::new(given, variable).load().map_err(|problems| Failure::Usage(problems.to_string()))?;
+        let config = Sources::of_process(given).and_then(|sources| sources.load());
+        let config = config.map_err(|problems| Failure::Usage(problems.to_string()))?;
         let name = config.store.url.to_string();
         let direct = Direct::connect(config, self.timeout).await.map_err(|error| match error {
             StartError::Config(problems) => Failure::Usage(problems.to_string()),
@@ -195,13 +196,24 @@ impl Flags {
 }
 
 /// What the environment says; nothing where that is empty.
-fn variable(name: &str) -> Option<String> {
-    env::var(name).ok().filter(|text| !text.is_empty())
+fn variable(name: &str) -> Option<OsString> {
+    env::var_os(name).filter(|value| !value.is_empty())
+}
+
+fn or_path(flag: &Option<PathBuf>, name: &str) -> Option<PathBuf> {
+    flag.clone().or_else(|| variable(name).map(PathBuf::from))
 }
 
 fn or_variable(flag: Option<Url>, name: &str, default: &str) -> Result<Url, Failure> {
-    let text = || variable(name).unwrap_or_else(|| default.to_owned());
-    flag.map_or_else(|| text().parse().map_err(|wrong| Failure::Usage(format!("{name}: {wrong}"))), Ok)
+    let wrong = |wrong: &str| Failure::Usage(format!("{name}: {wrong}"));
+    match (flag, variable(name)) {
+        (Some(url), _) => Ok(url),
+        (None, None) => default.parse().map_err(|error: String| wrong(&error)),
+        (None, Some(value)) => {
+            let text = value.to_str().ok_or_else(|| wrong("this is not UTF-8; write a text"))?;
+            text.parse().map_err(|error: String| wrong(&error))
+        }
+    }
 }
 
 /// Ends as it went.

@@ -34,6 +34,7 @@ enum Command {
     #[command(subcommand, arg_required_else_help = true)]
     Config(config::Command),
     /// Serves decisions over HTTP
+    #[command(after_help = serve::help())]
     Serve(serve::Command),
     /// Decides a hit, and charges it if it is allowed
     #[command(after_help = CHECK)]

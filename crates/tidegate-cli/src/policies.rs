@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, process::ExitCode};
 
-use clap::{Args, Subcommand, value_parser};
+use clap::{ArgMatches, Args, FromArgMatches, Subcommand, value_parser};
 use hyper::Method;
 use serde::{Deserialize, de::IgnoredAny};
 use serde_json::{Value, json};
@@ -15,12 +15,34 @@ use crate::{
 };
 
 #[derive(Args)]
-#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Command {
     #[command(subcommand)]
     change: Option<Change>,
     #[command(flatten)]
-    flags: AdminFlags,
+    flags: Anywhere,
+}
+
+/// Flags that may stand before `set` and behind it.
+struct Anywhere(AdminFlags);
+
+impl Args for Anywhere {
+    fn augment_args(command: clap::Command) -> clap::Command {
+        AdminFlags::augment_args(command).mut_args(|flag| flag.global(true))
+    }
+
+    fn augment_args_for_update(command: clap::Command) -> clap::Command {
+        AdminFlags::augment_args_for_update(command).mut_args(|flag| flag.global(true))
+    }
+}
+
+impl FromArgMatches for Anywhere {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        AdminFlags::from_arg_matches(matches).map(Self)
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        self.0.update_from_arg_matches(matches)
+    }
 }
 
 #[derive(Subcommand)]
@@ -45,8 +67,6 @@ struct Set {
     policy: String,
     #[command(flatten)]
     amount: Amount,
-    #[command(flatten)]
-    flags: AdminFlags,
 }
 
 #[derive(Args)]
@@ -102,19 +122,20 @@ struct Concurrency {
 
 impl Command {
     pub(crate) fn run(self) -> Result<ExitCode, Failure> {
-        if let Some(Change::Set(set)) = self.change {
-            return set.run();
+        let Self { change, flags: Anywhere(flags) } = self;
+        if let Some(Change::Set(set)) = change {
+            return set.run(&flags);
         }
-        let reply = self.flags.ask(async |client| client.get("/v1/policies").await)?;
+        let reply = flags.ask(async |client| client.get("/v1/policies").await)?;
         let Policies { policies } = reply.read()?;
-        self.flags.common.tell(&reply, || shown(&policies))?;
+        flags.common.tell(&reply, || shown(&policies))?;
         Ok(ExitCode::SUCCESS)
     }
 }
 
 impl Set {
-    fn run(self) -> Result<ExitCode, Failure> {
-        let Self { policy: name, amount, flags } = self;
+    fn run(self, flags: &AdminFlags) -> Result<ExitCode, Failure> {
+        let Self { policy: name, amount } = self;
         flags.needs_server("policies are changed in a server, or in its file")?;
         let (before, reply) = flags.ask(async |client| {
             let reply = client.get("/v1/policies").await?;

@@ -108,6 +108,25 @@ fn what_is_counted_is_what_the_server_counted() {
     let latency = |name: &str| summary["latency_us"][name].as_f64().expect("a number");
     let latencies = ["p50", "p90", "p99", "p99.9", "max"].map(latency);
     assert!(latencies[0] > 0.0 && latencies.is_sorted(), "{summary}");
+    let buckets = summary["histogram"].as_array().expect("a list");
+    assert_eq!(buckets.iter().map(|bucket| number(bucket, "count")).sum::<u64>(), allowed + denied);
+    assert!(buckets.iter().map(|bucket| bucket["up_to_us"].as_f64().expect("a number")).is_sorted(), "{summary}");
+}
+
+#[test]
+fn forward_auth_is_asked_with_the_key_in_a_header() {
+    let policy = "5/h\"\n[forward_auth]\nattributes = { user = \"header:x-user\" }\n#";
+    let (server, _around, url) = server(policy);
+    let summary = summary(&["--http", &url, "--auth", "X-User", "--keys", "10", "--connections", "5", "--duration", "300ms"]);
+    let Totals { allowed, denied, failed } = server.recorder().totals();
+    assert_eq!(["allowed", "denied", "failed"].map(|name| number(&summary, name)), [allowed, denied, failed], "{summary}");
+    assert_eq!((allowed, failed), (50, 0), "{summary}");
+    let output = output(&["--auth", "not a name"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(
+        String::from_utf8_lossy(&output.stderr).starts_with("--auth: `not a name` is not the name of a header"),
+        "{output:?}"
+    );
 }
 
 #[test]

@@ -17,7 +17,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// The longest response that is read.
 const MAX_BYTES: usize = 1 << 20;
 
-/// A server that is asked by `POST`.
+/// A server that is asked by the same request for each key.
 #[derive(Clone, Debug)]
 pub struct Http {
     authority: String,
@@ -44,11 +44,42 @@ impl Http {
         })
     }
 
+    /// `GET /v1/auth` of a Tidegate server at `url`, as a proxy asks, with the key in this header.
+    ///
+    /// # Errors
+    /// When the URL is none, or none of plain HTTP, or the header's name is none.
+    pub fn auth(url: &str, header: &str) -> Result<Self, String> {
+        let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+        if header.is_empty() || !header.bytes().all(is_name) {
+            return Err(format!("`{}` is not the name of a header; write for example x-user", header.escape_debug()));
+        }
+        let head = |authority: &str| {
+            format!("GET /v1/auth HTTP/1.1\r\nhost: {authority}\r\nx-forwarded-method: GET\r\nx-forwarded-uri: /\r\n{header}: ")
+        };
+        Self::new(url, head, "\r\n\r\n", |status, body| match status {
+            200 => Ok(Verdict::Allowed),
+            // As forward_auth.denial_status says.
+            403 | 429 => Ok(Verdict::Denied),
+            _ => Err(excerpt(status, body)),
+        })
+    }
+
     /// Any other server: `POST path` with a body of JSON, given as what is before the key and what is behind it.
     ///
     /// # Errors
     /// As [`check`](Self::check).
     pub fn post(url: &str, path: &str, [before, behind]: [&str; 2], judge: Judge) -> Result<Self, String> {
+        let length = before.len() + Keys::BYTES + behind.len();
+        let head = |authority: &str| {
+            format!(
+                "POST {path} HTTP/1.1\r\nhost: {authority}\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{before}"
+            )
+        };
+        Self::new(url, head, behind, judge)
+    }
+
+    /// `before` makes of the host what is before the key.
+    fn new(url: &str, before: impl FnOnce(&str) -> String, behind: &str, judge: Judge) -> Result<Self, String> {
         let wrong = || format!("`{}` is not an address of HTTP; write for example http://127.0.0.1:8080", url.escape_debug());
         let authority = url.strip_prefix("http://").unwrap_or(url).trim_end_matches('/');
         let (host, port) = authority.rsplit_once(':').unwrap_or((authority, "80"));
@@ -56,12 +87,8 @@ impl Http {
         if !is_host || port.parse::<u16>().is_err() {
             return Err(wrong());
         }
-        let length = before.len() + Keys::BYTES + behind.len();
-        let head = format!(
-            "POST {path} HTTP/1.1\r\nhost: {authority}\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{before}"
-        );
-        let key_at = head.len();
-        let mut request = head.into_bytes();
+        let mut request = before(authority).into_bytes();
+        let key_at = request.len();
         request.resize(key_at + Keys::BYTES, b'-');
         request.extend_from_slice(behind.as_bytes());
         Ok(Self { authority: format!("{host}:{port}"), request, key_at, judge })

@@ -44,6 +44,27 @@ impl Tally {
         Duration::from_nanos(self.waits.value_at_quantile(share))
     }
 
+    /// How many took no longer than a time, and longer than the one before, in steps of 1, 2 and 5: from the first that any took to the
+    /// last.
+    pub fn histogram(&self) -> Vec<(Duration, u64)> {
+        let steps = (3..).flat_map(|power| [1, 2, 5].map(|step| step * 10_u64.pow(power)));
+        let mut recorded = self.waits.iter_recorded().map(|value| (value.value_iterated_to(), value.count_at_value())).peekable();
+        let mut buckets = Vec::new();
+        for most in steps {
+            let mut count = 0;
+            while let Some((_, more)) = recorded.next_if(|(nanos, _)| *nanos <= most) {
+                count += more;
+            }
+            if count > 0 || !buckets.is_empty() {
+                buckets.push((Duration::from_nanos(most), count));
+            }
+            if recorded.peek().is_none() {
+                return buckets;
+            }
+        }
+        unreachable!("there are times without end")
+    }
+
     /// What has been added to an earlier state of this.
     pub fn since(&self, earlier: &Self) -> Self {
         let mut waits = self.waits.clone();
@@ -91,5 +112,25 @@ impl Tally {
             self.first_error.clone_from(&other.first_error);
         }
         self.waits.add(&other.waits).expect("all have the same bounds");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_histogram_has_all_in_steps() {
+        let mut tally = Tally::default();
+        assert_eq!(tally.histogram(), []);
+        for micros in [3, 4, 15, 15, 400, 3_600_000_000] {
+            tally.answered(Ok(Verdict::Allowed), Duration::from_micros(micros));
+        }
+        let buckets = tally.histogram();
+        let micros = |micros| Duration::from_micros(micros);
+        let first = [(5, 2), (10, 0), (20, 2), (50, 0), (100, 0), (200, 0), (500, 1), (1000, 0)];
+        assert_eq!(buckets[..8], first.map(|(most, count)| (micros(most), count)));
+        assert_eq!(buckets.last(), Some(&(Duration::from_secs(5000), 1)));
+        assert_eq!(buckets.iter().map(|(_, count)| count).sum::<u64>(), 6);
     }
 }

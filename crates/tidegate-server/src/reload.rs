@@ -13,7 +13,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
-    time::Duration,
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use notify::{RecommendedWatcher, RecursiveMode, Watcher as _};
@@ -25,7 +25,7 @@ use tokio::{
 };
 use tracing::{error, info, warn};
 
-use crate::config::{Config, Problem, Problems, Sources};
+use crate::config::{Config, Problems, Sources};
 
 /// A configuration that is kept up to date for as long as this lives.
 pub struct Reload {
@@ -43,13 +43,28 @@ pub struct Reloads {
     pub failed: u64,
 }
 
-#[derive(Default)]
 struct Counts {
     ok: AtomicU64,
     failed: AtomicU64,
+    /// When the configuration in force was read, in milliseconds since 1970.
+    since: AtomicU64,
+}
+
+impl Default for Counts {
+    fn default() -> Self {
+        let counts = Self { ok: AtomicU64::new(0), failed: AtomicU64::new(0), since: AtomicU64::new(0) };
+        counts.begin();
+        counts
+    }
 }
 
 impl Counts {
+    /// Takes note that another is in force.
+    fn begin(&self) {
+        let now = UNIX_EPOCH.elapsed().map_or(0, |since| since.as_millis());
+        self.since.store(u64::try_from(now).unwrap_or(u64::MAX), Relaxed);
+    }
+
     fn told(&self) -> Reloads {
         Reloads { ok: self.ok.load(Relaxed), failed: self.failed.load(Relaxed) }
     }
@@ -91,10 +106,12 @@ impl Reload {
         let counts = Arc::new(Counts::default());
         let (newest, receiver) = watch::channel(Arc::new(config.clone()));
         let told = Arc::new(Notify::new());
+        let text = sources.text().ok();
+        text.iter().for_each(|text| tell_overridden(&sources, text));
         let mut reloader = Reloader {
             folders: Folders::new(&sources, &told),
             // It may have changed since it was loaded: then it is as if it had not been seen.
-            seen: sources.text().ok().filter(|text| sources.load_text(text).as_ref() == Ok(&config)).ok_or_else(String::new),
+            seen: text.filter(|text| sources.load_text(text).as_ref() == Ok(&config)).ok_or_else(String::new),
             sources,
             started: config,
             newest,
@@ -116,10 +133,10 @@ impl Reload {
         self.counts.told()
     }
 
-    /// Tells that, now and later.
-    pub(crate) fn counter(&self) -> impl Fn() -> Reloads + Send + Sync + 'static {
+    /// Tells that, and since when the one in force is, now and later.
+    pub(crate) fn counter(&self) -> impl Fn() -> (Reloads, SystemTime) + Send + Sync + 'static {
         let counts = Arc::clone(&self.counts);
-        move || counts.told()
+        move || (counts.told(), UNIX_EPOCH + Duration::from_millis(counts.since.load(Relaxed)))
     }
 }
 
@@ -189,6 +206,7 @@ impl<A: FnMut(&Config) -> Result<(), Problems>> Reloader<A> {
         self.seen = seen;
         match text.and_then(|text| self.load(&text)) {
             Ok(config) => {
+                self.counts.begin();
                 self.counts.ok.fetch_add(1, Relaxed);
                 info!(policies = config.policy.len(), "the configuration was read again and is in force");
                 for key in needs_restart(&self.started, &config) {
@@ -206,13 +224,17 @@ impl<A: FnMut(&Config) -> Result<(), Problems>> Reloader<A> {
     }
 
     fn load(&mut self, text: &str) -> Result<Config, Problems> {
-        if text.trim().is_empty() {
-            // Somebody has begun to write it, or the disk is full. Nobody means to have no limits this way.
-            return Err(Problem::new("the file is empty").into());
-        }
-        let config = self.sources.load_text(text)?;
+        let config = self.sources.load_to_serve(text)?;
         (self.apply)(&config)?;
+        tell_overridden(&self.sources, text);
         Ok(config)
+    }
+}
+
+/// Who edits a key that a flag or a variable gives would else look long for why nothing happens.
+fn tell_overridden(sources: &Sources, text: &str) {
+    for (by, key) in sources.overridden(text) {
+        info!("{key} is what {by} says, and not what the file does");
     }
 }
 

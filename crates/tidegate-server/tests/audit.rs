@@ -1,7 +1,7 @@
 //! What administrators change is in the log, in a process of its own: a log is the process's.
 
 use std::{
-    io,
+    fs, io,
     sync::{Arc, Mutex},
 };
 
@@ -29,8 +29,21 @@ impl io::Write for Lines {
     }
 }
 
+/// What the admin surface answers, on a connection of its own.
+async fn ask(server: &Server, request: &str, headers: &str, body: &str) -> String {
+    let mut stream = TcpStream::connect(server.admin().expect("it listens")).await.expect("connected");
+    let head = format!(
+        "{request} HTTP/1.1\r\n{headers}connection: close\r\ncontent-type: application/json\r\ncontent-length: {}",
+        body.len()
+    );
+    stream.write_all(format!("{head}\r\n\r\n{body}").as_bytes()).await.expect("sent");
+    let mut reply = String::new();
+    stream.read_to_string(&mut reply).await.expect("a reply");
+    reply
+}
+
 #[tokio::test]
-async fn each_change_is_a_line_in_the_log_without_anything_of_a_hit() {
+async fn each_change_is_a_line_in_the_log_without_anything_of_a_hit_and_so_is_who_was_refused() {
     let lines = Lines::default();
     let writer = lines.clone();
     let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
@@ -46,14 +59,7 @@ async fn each_change_is_a_line_in_the_log_without_anything_of_a_hit() {
         ("PATCH /v1/policies/per-user", r#"{"quota":"9/hour","blocked":["sesame"]}"#, 200),
         ("PUT /v1/policies", r#"{"policies":[]}"#, 200),
     ] {
-        let mut stream = TcpStream::connect(server.admin().expect("it listens")).await.expect("connected");
-        let head = format!(
-            "{request} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {}",
-            body.len()
-        );
-        stream.write_all(format!("{head}\r\n\r\n{body}").as_bytes()).await.expect("sent");
-        let mut reply = String::new();
-        stream.read_to_string(&mut reply).await.expect("a reply");
+        let reply = ask(&server, request, "host: localhost\r\n", body).await;
         assert!(reply.starts_with(&format!("HTTP/1.1 {status} ")), "{request}: {reply}");
     }
     let text = String::from_utf8(lines.0.lock().expect("whole").clone()).expect("text");
@@ -62,5 +68,41 @@ async fn each_change_is_a_line_in_the_log_without_anything_of_a_hit() {
     for (line, said) in audit.iter().zip(["a key was reset", "a policy was changed", "the policies were replaced"]) {
         assert!(line.contains(said) && line.contains("peer=127.0.0.1:") && line.contains("role=Write"), "{line}");
     }
+    assert!(audit[1].contains(r#"from="per-user 3/hour" to="per-user 9/hour""#), "{}", audit[1]);
+    assert!(audit[2].contains(r#"from="per-user 9/hour" to="""#), "{}", audit[2]);
     assert!(audit[0].contains("per-user") && audit[1].contains("per-user") && !text.contains("sesame"), "{text}");
+
+    lines.0.lock().expect("whole").clear();
+    let folder = tempfile::tempdir().expect("a folder");
+    let token = |name: &str| {
+        let path = folder.path().join(name);
+        fs::write(&path, format!("{name}-sesame")).expect("a file");
+        path
+    };
+    let file = format!("{file}[admin]\nread_token_file = {:?}\nwrite_token_file = {:?}\n", token("read"), token("write"));
+    let server = Server::start(Sources::file("none"), parse(&file).expect("right")).await.expect("started");
+    const REFUSED: [(&str, &str); 5] = [
+        ("host: sesame.example\r\n", "host"),
+        ("host: localhost\r\norigin: http://sesame.example\r\n", "origin"),
+        ("host: localhost\r\n", "no-token"),
+        ("host: localhost\r\nauthorization: Bearer sesame\r\n", "wrong-token"),
+        ("host: localhost\r\nauthorization: Bearer read-sesame\r\n", "role"),
+    ];
+    // Those that come in the same second are counted, and not told.
+    for _ in 0..20 {
+        for (headers, _) in REFUSED {
+            let reply = ask(&server, "PUT /v1/policies", headers, "").await;
+            assert!(reply.starts_with("HTTP/1.1 40"), "{reply}");
+        }
+    }
+    let metrics = ask(&server, "GET /metrics", "host: localhost\r\nauthorization: Bearer read-sesame\r\n", "").await;
+    let text = String::from_utf8(lines.0.lock().expect("whole").clone()).expect("text");
+    let audit: Vec<&str> = text.lines().filter(|line| line.contains("tidegate::audit")).collect();
+    for (_, reason) in REFUSED {
+        assert!(metrics.contains(&format!("\ntidegate_admin_refused_total{{reason=\"{reason}\"}} 20\n")), "{metrics}");
+        let told: Vec<&&str> = audit.iter().filter(|line| line.contains(&format!("reason=\"{reason}\""))).collect();
+        assert!((1..20).contains(&told.len()), "{text}");
+        assert!(told.iter().all(|line| line.contains(" WARN ") && line.contains("peer=127.0.0.1:")), "{text}");
+    }
+    assert!(!text.contains("sesame"), "{text}");
 }

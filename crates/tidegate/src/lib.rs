@@ -241,7 +241,7 @@ pub use policy::{Condition, Mode, Network, NetworkError, OnStoreError, Override,
 pub use quota::Quota;
 pub use receipt::Receipt;
 #[cfg(feature = "redis")]
-pub use store::redis::{Pending, Redis, Status};
+pub use store::redis::{Pending, Redis, Status, Unanswered};
 pub use store::{
     Source, Store,
     memory::{Memory, Saved, Snapshot, SnapshotStatus},

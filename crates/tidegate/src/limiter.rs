@@ -95,6 +95,12 @@ impl Limiter {
         Builder::default()
     }
 
+    /// How many keys each policy holds in memory, by its name; those included that have expired and not yet been swept. Looks at none of
+    /// them.
+    pub fn keys(&self) -> Vec<(String, usize)> {
+        self.inner.set.load().policies.iter().map(|prepared| (prepared.policy.name.clone(), prepared.table.keys())).collect()
+    }
+
     /// How much each policy holds in memory. Looks at every key: for now and then, not for every request.
     pub fn usage(&self) -> Vec<Usage> {
         let size = |prepared: &Prepared| {
@@ -380,6 +386,7 @@ mod tests {
         (0..1000).for_each(|user| drop(limiter.check(&user.to_string())));
         let table = limiter.set.policies[0].table.clone();
         assert_eq!(table.size().0, 1000);
+        assert_eq!(limiter.keys(), [("default".to_owned(), 1000)]);
         limiter.configure([Policy::new("other", Quota::per_hour(5))]).expect("a policy");
         assert_eq!(table.size().0, 0);
         assert_eq!(limiter.check("1").strictest().expect("it applies").policy(), "other");

@@ -5,6 +5,7 @@ mod report;
 mod store;
 
 use std::{
+    env::{self, VarError},
     future,
     io::{self, IsTerminal as _},
     num::{NonZeroU16, NonZeroUsize},
@@ -36,12 +37,16 @@ use crate::{client::Failure, show::print};
   tidegate bench                                          a server on this machine, flat out, for 10 seconds
   tidegate bench --rate 5000 --duration 1m                what its clients would see at 5000 hits per second
   tidegate bench --keys 1000000 --distribution zipf       few keys that are hit often, many that are hardly hit
+  tidegate bench --auth x-user                            forward-auth, where user = \"header:x-user\"
   tidegate bench --store redis://127.0.0.1:6379/          Redis by itself, with no server in between
   tidegate bench --store memory --quota 10/s --algorithm gcra")]
 pub(crate) struct Command {
-    /// A server, asked by POST /v1/check
+    /// A server, asked by POST /v1/check unless --auth is given
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080", conflicts_with = "store")]
     http: String,
+    /// Asks as a proxy does, by GET /v1/auth, with the key in this header; the server's forward_auth.attributes has to make an attribute of it
+    #[arg(long, value_name = "HEADER", conflicts_with_all = ["store", "attribute"])]
+    auth: Option<String>,
     /// No server: a store, asked from within this process: "memory", or the address of Redis or Valkey
     #[arg(long, value_name = "URL")]
     store: Option<String>,
@@ -86,6 +91,9 @@ pub(crate) struct Command {
     quiet: bool,
 }
 
+/// The variable that names a file with the password for Redis.
+const PASSWORD_FILE: &str = "TIDEGATE_STORE_PASSWORD_FILE";
+
 fn rate(text: &str) -> Result<f64, String> {
     let rate = text.parse().ok().filter(|rate| (0.001..=10_000_000.0).contains(rate));
     rate.ok_or_else(|| "write a number of hits per second from 0.001 to 10000000".to_owned())
@@ -109,14 +117,25 @@ impl Command {
 
     async fn ask(&self) -> Result<Summary, Failure> {
         let Some(url) = &self.store else {
-            let target =
-                Http::check(&self.http, &self.attribute).map_err(|message| Failure::Usage(format!("--http: {message}")))?;
+            let (flag, target) = match &self.auth {
+                Some(header) => ("--auth", Http::auth(&self.http, header)),
+                None => ("--http", Http::check(&self.http, &self.attribute)),
+            };
+            let target = target.map_err(|message| Failure::Usage(format!("{flag}: {message}")))?;
             return self.load(&target, &self.http).await;
         };
         let wrong = |problems: Problems| Failure::Usage(problems.to_string());
         let flags = [("--store", Some(url)), ("--config", self.config.as_ref())];
         let given = flags.into_iter().filter_map(|(flag, text)| Some((flag, text?.clone())));
-        let mut config = Sources::new(given, |_| None).load().map_err(wrong)?;
+        // Of the environment only what `--store` cannot say: a load does not follow where a server would.
+        let password_file = match env::var(PASSWORD_FILE) {
+            Err(VarError::NotUnicode(_)) => {
+                return Err(Failure::Usage(format!("{PASSWORD_FILE}: this is not UTF-8; write a text")));
+            }
+            told => told.ok(),
+        };
+        let variable = |name: &str| password_file.clone().filter(|_| name == PASSWORD_FILE);
+        let mut config = Sources::new(given, variable).load().map_err(wrong)?;
         let policies = match self.config {
             Some(_) => config.policies().map_err(wrong)?,
             None => {

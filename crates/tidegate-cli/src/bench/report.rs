@@ -11,6 +11,9 @@ use tidegate_load::{Load, Report, Tally};
 /// Above this share of hits that were sent late, figures say more of the generator than of the target.
 const LATE_SHARE: f64 = 0.01;
 
+/// How long the bar of the longest line is.
+const BAR: u64 = 40;
+
 /// The line each second.
 pub(crate) struct Live {
     began: Instant,
@@ -63,6 +66,8 @@ pub(crate) struct Summary {
     /// Not answered when it was over; counted in the latency with the time that they had waited.
     unanswered: u64,
     latency_us: Latency,
+    /// How many took no longer than so many microseconds, and longer than in the one before.
+    histogram: Vec<Bucket>,
     /// Whether the generator itself sent what was due in time.
     kept_up: bool,
     first_error: Option<String>,
@@ -78,10 +83,17 @@ struct Latency {
     max: f64,
 }
 
+#[derive(Serialize)]
+struct Bucket {
+    up_to_us: f64,
+    count: u64,
+}
+
 impl Summary {
     pub(crate) fn new(target: &str, load: &Load, Report { tally, elapsed }: &Report) -> Self {
         let seconds = elapsed.as_secs_f64();
-        let at = |share| tally.latency(share).as_nanos() as f64 / 1000.0;
+        let micros = |time: Duration| time.as_nanos() as f64 / 1000.0;
+        let at = |share| micros(tally.latency(share));
         let hits = tally.decisions() + tally.failed + tally.unanswered;
         Self {
             target: target.to_owned(),
@@ -95,6 +107,7 @@ impl Summary {
             failed: tally.failed,
             unanswered: tally.unanswered,
             latency_us: Latency { p50: at(0.5), p90: at(0.9), p99: at(0.99), p99_9: at(0.999), max: at(1.0) },
+            histogram: tally.histogram().into_iter().map(|(most, count)| Bucket { up_to_us: micros(most), count }).collect(),
             kept_up: tally.late as f64 <= LATE_SHARE * hits as f64,
             first_error: tally.first_error.clone(),
         }
@@ -126,6 +139,13 @@ impl Summary {
         let Latency { p50, p90, p99, p99_9, max } = self.latency_us;
         for (name, micros) in [("p50", p50), ("p90", p90), ("p99", p99), ("p99.9", p99_9), ("max", max)] {
             line(format_args!("  {name:<10} {:>12}", Shown(Duration::from_nanos((micros * 1000.0) as u64)).to_string()));
+        }
+        line(format_args!(""));
+        let most = self.histogram.iter().map(|bucket| bucket.count).max().unwrap_or(0).max(1);
+        for Bucket { up_to_us, count } in &self.histogram {
+            let bar = "#".repeat((count * BAR).div_ceil(most) as usize);
+            let up_to = Shown(Duration::from_nanos((up_to_us * 1000.0) as u64)).to_string();
+            line(format_args!("  {:<10} {up_to:>12} {count:>12}  {bar}", "up to"));
         }
         if let Some(error) = &self.first_error {
             line(format_args!("\n  the first that failed: {error}"));

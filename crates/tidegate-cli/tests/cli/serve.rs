@@ -13,6 +13,7 @@ use nix::{
     unistd::Pid,
 };
 use tempfile::tempdir;
+use tidegate_server::config::{Listen, SETTINGS};
 use tidegate_testkit::process::free_ports;
 
 use super::running::{Running, command};
@@ -100,6 +101,8 @@ fn a_server_that_cannot_start_says_why() {
     fs::write(folder.path().join("wrong.toml"), "[store]\nurll = \"memory\"").expect("a file");
     fs::write(folder.path().join("secret.toml"), "[store]\nurl = \"redis://127.0.0.1:1/\"\npassword_file = \"none\"")
         .expect("a file");
+    fs::write(folder.path().join("empty.toml"), " \n").expect("a file");
+    fs::write(folder.path().join("snapshot.toml"), "[store]\nsnapshot = \"none/limits\"").expect("a file");
     let is_taken = format!("{address} is taken by another program; end that one, or listen elsewhere with --http ADDR\n");
     for (arguments, code, said) in [
         (&["--http", address.as_str()][..], 1, is_taken.as_str()),
@@ -108,6 +111,9 @@ fn a_server_that_cannot_start_says_why() {
         (&["--http", "127.0.0.1:0", "--config", "none.toml"], 2, "none.toml cannot be read: "),
         (&["--http", "127.0.0.1:0", "--config", "wrong.toml"], 2, "wrong.toml:2:1: unknown key `urll`"),
         (&["--http", "127.0.0.1:0", "--config", "secret.toml"], 2, "store.password_file: none cannot be read: "),
+        (&["--http", "127.0.0.1:0", "--config", "empty.toml"], 2, "empty.toml is empty; `tidegate config init` prints a file "),
+        (&["--http", "127.0.0.1:0", "--config", "snapshot.toml"], 2, "store.snapshot: none is not there; make this folder, "),
+        (&["--http", "127.0.0.1:0", "--admin", "0.0.0.0:0"], 2, "--admin: who can reach this can change the server; "),
     ] {
         let output = command(folder.path(), arguments).output().expect("it runs");
         let stderr = String::from_utf8(output.stderr).expect("text");
@@ -116,20 +122,22 @@ fn a_server_that_cannot_start_says_why() {
     }
 }
 
+/// What a server says on standard error that is told to stop once it has started.
+fn said(command: &mut Command) -> String {
+    let mut process = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it runs");
+    let mut greeted = String::new();
+    let mut output = BufReader::new(process.stdout.as_mut().expect("piped"));
+    while !greeted.contains("curl") {
+        assert!(output.read_line(&mut greeted).expect("text") > 0, "{greeted}");
+    }
+    kill(Pid::from_raw(i32::try_from(process.id()).expect("one")), Signal::SIGTERM).expect("sent");
+    String::from_utf8(process.wait_with_output().expect("it ends").stderr).expect("text")
+}
+
 #[test]
 fn the_log_is_on_standard_error_as_it_is_asked_for() {
     let folder = tempdir().expect("a folder");
-    let ended = |variable: &str, value: &str| {
-        let mut command = command(folder.path(), &["--http", "127.0.0.1:0"]);
-        let mut process = command.env(variable, value).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it runs");
-        let mut greeted = String::new();
-        let mut output = BufReader::new(process.stdout.as_mut().expect("piped"));
-        while !greeted.contains("curl") {
-            output.read_line(&mut greeted).expect("text");
-        }
-        kill(Pid::from_raw(i32::try_from(process.id()).expect("one")), Signal::SIGTERM).expect("sent");
-        String::from_utf8(process.wait_with_output().expect("it ends").stderr).expect("text")
-    };
+    let ended = |variable: &str, value: &str| said(command(folder.path(), &["--http", "127.0.0.1:0"]).env(variable, value));
     let json = ended("TIDEGATE_LOG_FORMAT", "json");
     assert!(json.lines().count() > 0 && json.lines().all(|line| line.starts_with("{\"timestamp\":")), "{json}");
     let text = ended("TIDEGATE_LOG_FORMAT", "text");
@@ -234,4 +242,45 @@ fn the_environment_is_heard_and_a_flag_wins() {
     assert!(String::from_utf8_lossy(&output.stderr).starts_with("TIDEGATE_HTTP: `nowhere`"), "{output:?}");
     let output = command(folder.path(), &["--http", "there"]).env("TIDEGATE_HTTP", "nowhere").output().expect("it runs");
     assert!(String::from_utf8_lossy(&output.stderr).starts_with("--http: `there`"), "{output:?}");
+}
+
+#[test]
+fn variables_that_are_misspelt_or_win_over_the_file_are_told_of() {
+    let folder = tempdir().expect("a folder");
+    fs::write(folder.path().join("tidegate.toml"), "[listen]\nhttp = \"127.0.0.1:1\"\nadmin = \"127.0.0.1:2\"").expect("a file");
+    let mut served = command(folder.path(), &["--http", "127.0.0.1:0"]);
+    let said = said(served.env("TIDEGATE_CONFIG", "tidegate.toml").env("TIDEGATE_STORE_URL", "redis://:hunter2@127.0.0.1:1/"));
+    for line in [
+        " WARN tidegate_server::serve: unknown variable `TIDEGATE_STORE_URL`; did you mean `TIDEGATE_STORE`?\n",
+        " WARN tidegate_server::serve::policies: no policy is in force: everything is allowed\n",
+        ": listen.http is what --http says, and not what the file does\n",
+        ": listen.admin is what TIDEGATE_ADMIN says, and not what the file does\n",
+    ] {
+        assert!(said.contains(line), "{said}");
+    }
+    assert!(!said.contains("hunter2") && !said.contains("TIDEGATE_CONFIG"), "{said}");
+}
+
+#[test]
+fn the_help_tells_defaults_variables_and_exit_codes() {
+    let folder = tempdir().expect("a folder");
+    let output = command(folder.path(), &["--help"]).output().expect("it runs");
+    let help = String::from_utf8(output.stdout).expect("text");
+    let listen = Listen::default();
+    let variables = SETTINGS.iter().map(|setting| format!("  {} ", setting.variable));
+    let defaults = [&listen.http, &listen.admin].map(|listener| format!("[default: {listener}]"));
+    let said = ["TIDEGATE_CONFIG", "Examples:", "Exit codes:"].map(str::to_owned);
+    for word in variables.chain(defaults).chain(said) {
+        assert!(help.contains(&word), "{word}: {help}");
+    }
+}
+
+#[test]
+fn a_variable_that_is_no_text_is_refused() {
+    use std::{ffi::OsStr, os::unix::ffi::OsStrExt as _};
+    let folder = tempdir().expect("a folder");
+    let served = command(folder.path(), &["--http", "127.0.0.1:0"]).env("TIDEGATE_STORE", OsStr::from_bytes(b"mem\xff")).output();
+    let output = served.expect("it runs");
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "TIDEGATE_STORE: this is not UTF-8; write a text\n");
+    assert_eq!(output.status.code(), Some(2));
 }

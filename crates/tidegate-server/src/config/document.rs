@@ -17,7 +17,7 @@ use super::{Config, Fault, Problem, Problems, words};
 pub fn parse(text: &str) -> Result<Config, Problems> {
     let document = Document::parse(text)?;
     let config = document.config()?;
-    document.check(&config)?;
+    document.check(&config, |_| None)?;
     Ok(config)
 }
 
@@ -68,17 +68,24 @@ impl<'a> Document<'a> {
         pieces
     }
 
-    /// Whether settings go together.
-    pub(super) fn check(&self, config: &Config) -> Result<(), Problems> {
+    /// Whether settings go together. `elsewhere` names what has given a key that is not what the text says.
+    pub(super) fn check(&self, config: &Config, elsewhere: impl Fn(&str) -> Option<&str>) -> Result<(), Problems> {
         let faults = config.faults();
         if faults.is_empty() {
             return Ok(());
         }
-        let place = |Fault { key, message }| match self.find(&key) {
-            Some(span) => Problem::at(self.text, span, message),
-            None => Problem::new(format!("{key}: {message}")),
+        let place = |Fault { key, message }| match (elsewhere(&key), self.find(&key)) {
+            (Some(by), _) => Problem::new(format!("{by}: {message}")),
+            (None, Some(span)) => Problem::at(self.text, span, message),
+            (None, None) => Problem::new(format!("{key}: {message}")),
         };
         Err(Problems::new(faults.into_iter().map(place).collect()))
+    }
+
+    /// Whether a key such as `store.url` is written.
+    pub(super) fn sets(&self, key: &str) -> bool {
+        let Some((table, key)) = key.split_once('.') else { return self.tree.get_ref().contains_key(key) };
+        self.tree.get_ref().get(table).is_some_and(|table| table.get_ref().get(key).is_some())
     }
 
     /// Where the value of a key such as `policy.2.quota` is, or of the last part of it that is written at all.

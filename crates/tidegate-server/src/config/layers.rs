@@ -1,7 +1,13 @@
 //! Where settings come from, and who wins: a flag over the environment, the environment over the file, the file over the defaults.
 //! This is the one place that knows.
 
-use std::{fs, path::PathBuf};
+use std::{
+    collections::BTreeMap,
+    env,
+    ffi::OsString,
+    fs,
+    path::{Path, PathBuf},
+};
 
 use serde::de::{
     DeserializeOwned,
@@ -20,6 +26,15 @@ pub struct Setting {
     pub key: &'static str,
     set: fn(&mut Config, &str) -> Result<(), String>,
 }
+
+/// What the names of all variables begin with.
+const PREFIX: &str = "TIDEGATE_";
+
+/// The variable that names the file (`--config`).
+const FILE: &str = "TIDEGATE_CONFIG";
+
+/// Variables of those who ask a server; to the server itself they say nothing.
+const OF_CLIENTS: &[&str] = &["TIDEGATE_SERVER_URL", "TIDEGATE_ADMIN_URL", "TIDEGATE_TOKEN_FILE", "TIDEGATE_CA_FILE"];
 
 /// Every setting that the environment can give. `TIDEGATE_CONFIG`, the file (`--config`), is the only other variable.
 pub const SETTINGS: &[Setting] = &[
@@ -77,12 +92,15 @@ fn put_some<T: DeserializeOwned>(place: &mut Option<T>, text: &str) -> Result<()
 pub struct Sources {
     file: Option<PathBuf>,
     given: Vec<Given>,
+    /// Variables that nobody knows.
+    strangers: Vec<String>,
 }
 
 /// What was given for a setting, and by whom.
 #[derive(Clone)]
 struct Given {
     by: &'static str,
+    key: &'static str,
     set: Set,
     text: String,
 }
@@ -103,18 +121,57 @@ impl Sources {
         let flags: Vec<(&str, String)> = flags.into_iter().collect();
         let flagged = |name: &str| flags.iter().find(|(flag, _)| *flag == name).map(|(_, text)| text.clone());
         let variable = |name| variable(name).filter(|text| !text.is_empty());
-        let file = flagged("--config").or_else(|| variable("TIDEGATE_CONFIG")).map(PathBuf::from);
+        let file = flagged("--config").or_else(|| variable(FILE)).map(PathBuf::from);
         let given = SETTINGS.iter().filter_map(|setting| {
             let by_flag = setting.flag.and_then(|flag| Some((flag, flagged(flag)?)));
             let (by, text) = by_flag.or_else(|| Some((setting.variable, variable(setting.variable)?)))?;
-            Some(Given { by, set: setting.set, text })
+            Some(Given { by, key: setting.key, set: setting.set, text })
         });
-        Self { file, given: given.collect() }
+        Self { file, given: given.collect(), strangers: Vec::new() }
+    }
+
+    /// As [`new`](Self::new), by the environment of this process.
+    ///
+    /// # Errors
+    /// When what a variable says is no text: a setting that is given is never passed over.
+    pub fn of_process<'a>(flags: impl IntoIterator<Item = (&'a str, String)>) -> Result<Self, Problems> {
+        Self::by_environment(flags, env::vars_os())
+    }
+
+    fn by_environment<'a>(
+        flags: impl IntoIterator<Item = (&'a str, String)>,
+        environment: impl IntoIterator<Item = (OsString, OsString)>,
+    ) -> Result<Self, Problems> {
+        let ours = environment.into_iter().filter_map(|(name, value)| Some((name.into_string().ok()?, value)));
+        let ours: BTreeMap<String, OsString> = ours.filter(|(name, _)| name.starts_with(PREFIX)).collect();
+        let known: Vec<&str> = SETTINGS.iter().map(|setting| setting.variable).chain([FILE]).collect();
+        let is_wrong = |name: &&&str| ours.get(**name).is_some_and(|value| value.to_str().is_none());
+        let wrong = known.iter().filter(is_wrong).map(|name| Problem::new(format!("{name}: this is not UTF-8; write a text")));
+        let wrong: Vec<Problem> = wrong.collect();
+        if !wrong.is_empty() {
+            return Err(Problems::new(wrong));
+        }
+        let all: Vec<&str> = known.into_iter().chain(OF_CLIENTS.iter().copied()).collect();
+        let is_stranger =
+            |name: &&String| !all.contains(&name.as_str()) && !is_of_kubernetes(name, |name| ours.contains_key(name));
+        let strangers = ours.keys().filter(is_stranger).map(|name| words::unknown("variable", name, &all)).collect();
+        Ok(Self { strangers, ..Self::new(flags, |name| ours.get(name)?.to_str().map(str::to_owned)) })
+    }
+
+    /// What is to be said of variables that look as if they were meant for this program, and that it does not know.
+    pub(crate) fn strangers(&self) -> &[String] {
+        &self.strangers
+    }
+
+    /// Keys that the file sets, if this is what is in it, and that somebody else has given: who that was, and the key.
+    pub(crate) fn overridden(&self, text: &str) -> Vec<(&'static str, &'static str)> {
+        let Ok(document) = Document::parse(text) else { return Vec::new() };
+        self.given.iter().filter(|given| document.sets(given.key)).map(|given| (given.by, given.key)).collect()
     }
 
     /// A file, and nothing else.
     pub fn file(path: impl Into<PathBuf>) -> Self {
-        Self { file: Some(path.into()), given: Vec::new() }
+        Self { file: Some(path.into()), ..Self::default() }
     }
 
     /// The file, if there is one.
@@ -137,6 +194,17 @@ impl Sources {
         fs::read_to_string(path).map_err(|error| problem(error).into())
     }
 
+    /// As [`load`](Self::load), for who serves: a file that is empty is refused. Somebody has begun to write it, or the disk is full; nobody
+    /// means to have no limits this way.
+    pub(crate) fn load_to_serve(&self, text: &str) -> Result<Config, Problems> {
+        if text.trim().is_empty() {
+            let shown = self.file.as_deref().unwrap_or(Path::new("")).display();
+            let message = format!("{shown} is empty; `tidegate config init` prints a file to start from");
+            return Err(Problem::new(message).into());
+        }
+        self.load_text(text)
+    }
+
     /// As [`load`](Self::load), if this is what is in the file.
     pub(crate) fn load_text(&self, text: &str) -> Result<Config, Problems> {
         self.read(text).map_err(|problems| match &self.file {
@@ -148,16 +216,28 @@ impl Sources {
     fn read(&self, text: &str) -> Result<Config, Problems> {
         let document = Document::parse(text)?;
         let mut config = document.config()?;
-        let wrong = self.given.iter().filter_map(|Given { by, set, text }| {
+        let wrong = self.given.iter().filter_map(|Given { by, set, text, .. }| {
             set(&mut config, text).err().map(|message| Problem::new(format!("{by}: {message}")))
         });
         let wrong: Vec<Problem> = wrong.collect();
         if !wrong.is_empty() {
             return Err(Problems::new(wrong));
         }
-        document.check(&config)?;
+        document.check(&config, |key| self.place(key))?;
         Ok(config)
     }
+
+    /// Where to look for a key, if that is not the text: nobody has seen the one of the starter.
+    fn place<'k>(&self, key: &'k str) -> Option<&'k str> {
+        let given = self.given.iter().find(|given| given.key == key).map(|given| given.by);
+        given.or_else(|| self.file.is_none().then_some(key))
+    }
+}
+
+/// Whether Kubernetes has set it for a service, as it does for each that is there: `TIDEGATE_SERVICE_HOST`, `TIDEGATE_PORT_8080_TCP`...
+fn is_of_kubernetes(name: &str, is_set: impl Fn(&str) -> bool) -> bool {
+    let services = ["_SERVICE_HOST", "_SERVICE_PORT", "_PORT"].into_iter().flat_map(|part| name.match_indices(part));
+    services.into_iter().any(|(end, _)| is_set(&format!("{}_SERVICE_HOST", &name[..end])))
 }
 
 #[cfg(test)]
@@ -192,6 +272,70 @@ mod tests {
             "`8080` is not an address to listen at; write an IP address and a port, such as \"127.0.0.1:8080\", or \"off\"";
         assert_eq!(http(Some("8080"), None, ""), format!("--http: {wrong}"));
         assert_eq!(http(None, Some("8080"), ""), format!("TIDEGATE_HTTP: {wrong}"));
+    }
+
+    #[test]
+    fn who_gave_what_does_not_go_with_the_rest_is_named() {
+        let said = |flags: &[(&str, &str)]| {
+            let flags = flags.iter().map(|(flag, text)| (*flag, (*text).to_owned()));
+            Sources::new(flags, |_| None).load().expect_err("wrong").to_string()
+        };
+        let open = "who can reach this can change the server; ";
+        assert!(said(&[("--admin", "0.0.0.0:9999")]).starts_with(&format!("--admin: {open}")));
+        assert_eq!(said(&[("--http", "127.0.0.1:9090")]), "listen.admin: 127.0.0.1:9090 is taken by `http`; write another port");
+        let given = |name: &str| (name == "TIDEGATE_ADMIN").then(|| "0.0.0.0:9999".to_owned());
+        let problems = Sources::new([], given).load().expect_err("wrong").to_string();
+        assert!(problems.starts_with(&format!("TIDEGATE_ADMIN: {open}")), "{problems}");
+        // What is in a file is found there.
+        let said = http(None, Some("127.0.0.1:3"), "[listen]\nadmin = \"127.0.0.1:3\"");
+        assert!(said.contains("tidegate.toml:2:9: 127.0.0.1:3 is taken by `http`"), "{said}");
+    }
+
+    fn by(environment: &[(&str, &[u8])]) -> Result<Sources, Problems> {
+        use std::os::unix::ffi::OsStringExt as _;
+        let pair = |(name, value): &(&str, &[u8])| (OsString::from(name), OsString::from_vec(value.to_vec()));
+        Sources::by_environment([], environment.iter().map(pair))
+    }
+
+    #[test]
+    fn variables_that_nobody_knows_are_told_of_and_those_of_others_are_not() {
+        let strangers = |names: &[&str]| {
+            let environment: Vec<(&str, &[u8])> = names.iter().map(|name| (*name, &b"redis://:hunter2@host/"[..])).collect();
+            by(&environment).expect("text").strangers().join("\n")
+        };
+        assert_eq!(strangers(&["TIDEGATE_STORE_URL"]), "unknown variable `TIDEGATE_STORE_URL`; did you mean `TIDEGATE_STORE`?");
+        assert_eq!(strangers(&["TIDEGATE_HTPP"]), "unknown variable `TIDEGATE_HTPP`; did you mean `TIDEGATE_HTTP`?");
+        assert!(strangers(&["TIDEGATE_PORT"]).starts_with("unknown variable `TIDEGATE_PORT`"));
+        assert_eq!(strangers(&["TIDEGATE_CONFIG", "TIDEGATE_STORE", "TIDEGATE_TOKEN_FILE", "HOME", "TIDEGATE"]), "");
+        let of_services = [
+            "TIDEGATE_SERVICE_HOST",
+            "TIDEGATE_SERVICE_PORT",
+            "TIDEGATE_SERVICE_PORT_HTTP",
+            "TIDEGATE_PORT",
+            "TIDEGATE_PORT_8080_TCP",
+            "TIDEGATE_PORT_8080_TCP_ADDR",
+            "TIDEGATE_ADMIN_SERVICE_HOST",
+            "TIDEGATE_ADMIN_PORT_9090_TCP_PROTO",
+        ];
+        assert_eq!(strangers(&of_services), "");
+    }
+
+    #[test]
+    fn a_variable_that_is_no_text_is_refused() {
+        let said = |name| by(&[(name, b"/etc/\xff")]).map(|_| ()).map_err(|problems| problems.to_string());
+        assert_eq!(said("TIDEGATE_CONFIG"), Err("TIDEGATE_CONFIG: this is not UTF-8; write a text".to_owned()));
+        assert_eq!(said("TIDEGATE_LOG"), Err("TIDEGATE_LOG: this is not UTF-8; write a text".to_owned()));
+        assert_eq!(said("TIDEGATE_OF_OTHERS"), Ok(()));
+    }
+
+    #[test]
+    fn keys_of_the_file_that_somebody_else_has_given_are_known() {
+        let environment = |name: &str| (name == "TIDEGATE_STORE").then(|| "memory".to_owned());
+        let sources = Sources::new([("--http", "127.0.0.1:1".to_owned())], environment);
+        assert_eq!(sources.overridden(STARTER), []);
+        assert_eq!(sources.overridden("listen.http = \"127.0.0.1:2\"\n[log]\nlevel = \"warn\""), [("--http", "listen.http")]);
+        let both = "[listen]\nhttp = \"127.0.0.1:2\"\n[store]\nurl = \"memory\"";
+        assert_eq!(sources.overridden(both), [("--http", "listen.http"), ("TIDEGATE_STORE", "store.url")]);
     }
 
     #[test]

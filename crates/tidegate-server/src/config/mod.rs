@@ -56,7 +56,7 @@ pub struct Config {
     pub decision_log: DecisionLog,
     /// What the server says of itself, on standard error.
     pub log: Log,
-    /// Traces and metrics that are sent elsewhere.
+    /// Traces that are sent elsewhere; metrics are fetched, from the admin listener.
     pub telemetry: Telemetry,
     /// The policies. All whose key attributes a request has and whose conditions it meets are asked; all are charged or none is.
     pub policy: Vec<PolicyTable>,
@@ -92,12 +92,16 @@ impl Config {
             ("store.deadline", *self.store.deadline),
             ("store.snapshot_interval", *self.store.snapshot_interval),
             ("limits.header_timeout", *self.limits.header_timeout),
+            ("limits.idle_timeout", *self.limits.idle_timeout),
         ];
         faults.extend(spans.into_iter().filter_map(zero));
         let shares =
             [("decision_log.sample_rate", self.decision_log.sample_rate), ("telemetry.sample_rate", self.telemetry.sample_rate)];
         let wrong = shares.into_iter().filter(|(_, share)| !(0.0..=1.0).contains(share));
         faults.extend(wrong.map(|(key, _)| Fault::new(key, "not a share; write a number from 0.0 to 1.0")));
+        if self.store.snapshot.as_ref().is_some_and(|path| path.as_os_str().is_empty()) {
+            faults.push(Fault::new("store.snapshot", "nowhere to write to; write the path of a file, or leave it out"));
+        }
         if ![403, 429].contains(&self.forward_auth.denial_status) {
             faults.push(Fault::new("forward_auth.denial_status", "write 429, or 403 for nginx, which takes no 429"));
         }

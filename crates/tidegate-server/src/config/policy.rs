@@ -269,6 +269,16 @@ impl Match {
 }
 
 impl PolicyTable {
+    /// How much it allows, in words.
+    pub(crate) fn amount(&self) -> String {
+        match (&self.quota, &self.calendar, &self.concurrency) {
+            (Some(quota), ..) => quota.to_string(),
+            (_, Some(calendar), _) => format!("{} a {}", calendar.limit, format!("{:?}", calendar.per).to_lowercase()),
+            (.., Some(concurrency)) => format!("{} at once", concurrency.limit),
+            _ => String::new(),
+        }
+    }
+
     /// The library's policy.
     pub(super) fn policy(&self, on_error: OnError) -> Result<Policy, Fault> {
         // One key after another, so that what the library refuses is about the last one.

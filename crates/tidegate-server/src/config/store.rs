@@ -5,6 +5,7 @@ use std::{
     fs,
     num::{NonZeroU64, NonZeroUsize},
     path::{Path, PathBuf},
+    process,
     time::Duration,
 };
 
@@ -132,6 +133,28 @@ impl StoreTable {
         Ok(Backend::Redis(Box::new(redis)))
     }
 
+    /// Whether a snapshot can be written where it is to be: a server that only finds out later has counted for nothing by then.
+    ///
+    /// # Errors
+    /// When it can not.
+    pub(crate) fn check_snapshot(&self) -> Result<(), Problem> {
+        let (StoreUrl::Memory, Some(path)) = (&*self.url, &self.snapshot) else { return Ok(()) };
+        let wrong = |path: &Path, what: &str| Err(Problem::new(format!("store.snapshot: {} {what}", path.display())));
+        if path.is_dir() {
+            return wrong(path, "is a folder; name a file in it");
+        }
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        if !folder.is_dir() {
+            return wrong(folder, "is not there; make this folder, or name a file in another");
+        }
+        // Tried and not asked: what is asked says little of who may do everything, and nothing of the file system.
+        let probe = folder.join(format!(".tidegate-{}", process::id()));
+        match fs::write(&probe, "").and_then(|()| fs::remove_file(&probe)) {
+            Ok(()) => Ok(()),
+            Err(error) => wrong(folder, &format!("cannot be written in: {error}")),
+        }
+    }
+
     /// The secret for [`tidegate::Builder::key_secret`]; empty where there is none.
     ///
     /// # Errors
@@ -184,6 +207,23 @@ mod tests {
             assert!(message.starts_with("store.") && message.contains("none cannot be read"), "{message}");
         }
         assert!(store("key_secret_file = \"none\"").key_secret().is_err());
+    }
+
+    #[test]
+    fn a_snapshot_needs_a_folder_that_can_be_written_in() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let shown = folder.path().display();
+        let checked = |path: &str| store(&format!("snapshot = {path:?}")).check_snapshot().map_err(|problem| problem.message);
+        assert_eq!(checked(&format!("{shown}/limits")), Ok(()));
+        assert_eq!(checked("limits"), Ok(()));
+        let none = format!("store.snapshot: {shown}/none is not there; make this folder, or name a file in another");
+        assert_eq!(checked(&format!("{shown}/none/limits")), Err(none));
+        assert_eq!(checked(&shown.to_string()), Err(format!("store.snapshot: {shown} is a folder; name a file in it")));
+        // Even root cannot.
+        assert!(
+            checked("/proc/limits").is_err_and(|message| message.starts_with("store.snapshot: /proc cannot be written in: "))
+        );
+        assert!(store("url = \"redis://host/\"\nsnapshot = \"/none/limits\"").check_snapshot().is_ok());
     }
 
     #[test]

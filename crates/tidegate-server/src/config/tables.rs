@@ -128,13 +128,19 @@ impl Default for ForwardAuth {
 pub struct Limits {
     /// The longest body of a request, in bytes.
     pub max_body_bytes: NonZeroUsize,
-    /// How long a client may take to send its headers, and its body; a connection that nothing comes on is closed then too.
+    /// How long a client may take to send its headers, and its body; a new connection that nothing comes on is closed then too.
     pub header_timeout: Text<Duration>,
+    /// How long a connection on which requests were answered is kept when no other comes; longer than those who ask keep theirs, as these
+    /// would send into one that is being closed.
+    pub idle_timeout: Text<Duration>,
     /// Connections at once, for each listener.
     pub max_connections: NonZeroUsize,
     /// Hits in one request.
     pub max_batch: NonZeroUsize,
-    /// How long requests that are under way may take when the server is told to stop.
+    /// How long a server that is told to stop still takes requests and says that it is not ready, so that balancers see it first.
+    pub shutdown_delay: Text<Duration>,
+    /// How long requests that are under way may take after that. A second more at most is for health, logs and traces, and then a snapshot
+    /// is written.
     pub shutdown_grace: Text<Duration>,
 }
 
@@ -144,8 +150,10 @@ impl Default for Limits {
         Self {
             max_body_bytes: some(65_536),
             header_timeout: Text::known("10s"),
+            idle_timeout: Text::known("75s"),
             max_connections: some(10_000),
             max_batch: some(1_000),
+            shutdown_delay: Text::known("0s"),
             shutdown_grace: Text::known("10s"),
         }
     }
@@ -160,7 +168,7 @@ pub struct Admin {
     pub read_token_file: Option<PathBuf>,
     /// A file with the token that lets its bearer look and change.
     pub write_token_file: Option<PathBuf>,
-    /// Names by which browsers may call it, beside addresses and `localhost`.
+    /// Names by which it may be called, beside addresses and `localhost`: by whoever sends a `Host`, browsers, Prometheus and `tidegate` alike.
     pub allowed_hosts: Vec<String>,
     /// A file with a certificate (PEM), to serve by TLS.
     pub cert_file: Option<PathBuf>,
@@ -197,7 +205,7 @@ impl Default for DecisionLog {
 pub enum Recorded {
     /// None.
     Off,
-    /// Those that deny.
+    /// Those that deny, and those that fail because the store does not answer.
     #[default]
     Denials,
     /// Some, by chance.

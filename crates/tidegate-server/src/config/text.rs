@@ -303,7 +303,7 @@ impl Meaning for Destination {
     }
 }
 
-/// A collector of traces and metrics.
+/// A collector of traces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint(pub String);
 

@@ -3,6 +3,7 @@
 
 use std::{io, net::SocketAddr, time::Duration};
 
+use prometheus_client::metrics::counter::Counter;
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::watch,
@@ -12,7 +13,7 @@ use tokio::{
 use tokio_rustls::TlsAcceptor;
 use tracing::warn;
 
-use super::http1::{self, Service};
+use super::http1::{self, Patience, Service};
 use crate::config::Limits;
 
 /// How long to wait when the system has no more connections to give.
@@ -21,21 +22,24 @@ const EXHAUSTED: Duration = Duration::from_millis(100);
 /// What is said to who comes when there is no room.
 const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\ncontent-length: 0\r\nretry-after: 1\r\n\r\n";
 
-/// Serves until `stop` changes, and then for as long as requests are under way, up to the grace time.
+/// Serves until `stop` changes, and then for as long as requests are under way, up to the grace time. Who finds no room is counted in
+/// `refused`.
 pub(crate) async fn serve<V: Service>(
     listener: TcpListener,
     tls: Option<TlsAcceptor>,
     limits: &Limits,
     mut stop: watch::Receiver<()>,
+    refused: &Counter,
     service: impl Fn(SocketAddr) -> V,
 ) {
     let unseen = stop.clone();
-    let patience = *limits.header_timeout;
+    let patience = Patience { request: *limits.header_timeout, idle: *limits.idle_timeout };
     let mut connections = JoinSet::new();
     let admit = |connections: &mut JoinSet<()>, stream: TcpStream, peer| {
         if connections.len() >= limits.max_connections.get() {
             // As much of it as goes; who does not read it is not waited for.
             let _ = stream.try_write(FULL);
+            refused.inc();
             return;
         }
         // Small answers are not to wait for more of them.
@@ -44,7 +48,7 @@ pub(crate) async fn serve<V: Service>(
         match &tls {
             None => connections.spawn(http1::serve(stream, patience, service, stop)),
             Some(tls) => {
-                let greeted = timeout(patience, tls.accept(stream));
+                let greeted = timeout(patience.request, tls.accept(stream));
                 connections.spawn(async move {
                     if let Ok(Ok(stream)) = greeted.await {
                         http1::serve(stream, patience, service, stop).await;

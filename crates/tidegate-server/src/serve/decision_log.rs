@@ -5,6 +5,7 @@ use std::{
     fs::OpenOptions,
     hash::{BuildHasher as _, RandomState},
     io::{self, Write},
+    os::unix::fs::OpenOptionsExt as _,
     sync::{
         Arc, Mutex,
         mpsc::{Receiver, SyncSender, sync_channel},
@@ -67,7 +68,8 @@ impl DecisionLog {
         let sink: Box<dyn Write + Send> = match &*settings.destination {
             Destination::Stderr => Box::new(io::stderr()),
             Destination::File(path) => {
-                let file = OpenOptions::new().append(true).create(true).open(path);
+                // Keys are in it: for who runs the server, and nobody else.
+                let file = OpenOptions::new().append(true).create(true).mode(0o600).open(path);
                 let shown = path.display();
                 Box::new(
                     file.map_err(|error| Problem::new(format!("decision_log.destination: {shown} cannot be written: {error}")))?,
@@ -99,12 +101,12 @@ impl DecisionLog {
     }
 
     #[inline]
-    pub(crate) fn decided(&self, is_denied: bool, note: impl FnOnce() -> Note) {
+    pub(crate) fn decided(&self, is_refused: bool, note: impl FnOnce() -> Note) {
         let open = self.open.load();
         let Some(Open { settings, queue }) = open.as_deref() else { return };
         let is_recorded = match settings.record {
             Recorded::Off => false,
-            Recorded::Denials => is_denied,
+            Recorded::Denials => is_refused,
             Recorded::Sample => fastrand::f64() < settings.sample_rate,
             Recorded::All => true,
         };
@@ -113,9 +115,8 @@ impl DecisionLog {
         }
     }
 
-    /// Has all written that waits to be; not for long, as nobody may read it.
-    pub(crate) async fn close(&self) {
-        const PATIENCE: Duration = Duration::from_secs(1);
+    /// Has all written that waits to be; for so long at most, as nobody may read it.
+    pub(crate) async fn close(&self, patience: Duration) {
         const GLANCE: Duration = Duration::from_millis(5);
         self.open.store(None);
         let writer = self.writer.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
@@ -125,7 +126,7 @@ impl DecisionLog {
                 sleep(GLANCE).await;
             }
         };
-        if timeout(PATIENCE, written).await.is_err() {
+        if timeout(patience, written).await.is_err() {
             warn!("the end of the decision log is not written: its destination takes too long");
         }
     }

@@ -4,7 +4,7 @@
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
     sync::Arc,
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use arc_swap::ArcSwap;
@@ -16,7 +16,8 @@ use tokio::{
 
 use super::{
     StartError,
-    admin::{Admin, Administration, Entry},
+    admin::{Admin, Administration, Entry, Refusals},
+    condition::Condition,
     decision_log::DecisionLog,
     gate::Gate,
     http::Http,
@@ -90,10 +91,11 @@ impl Direct {
             settings: Arc::new(ArcSwap::from_pointee(Settings::new(&config)?)),
             administration: Arc::new(Administration {
                 access: Entry::new(&config)?.access,
+                refusals: Refusals::default(),
                 policies: Arc::new(Policies::new(limiter, Arc::clone(&recorder), config)),
                 recorder,
-                store: |redis| Some(redis.status()),
-                reloads: Box::new(|| Reloads { ok: 0, failed: 0 }),
+                condition: Condition::of_redis,
+                reloads: Box::new(|| (Reloads { ok: 0, failed: 0 }, SystemTime::now())),
                 stopping,
             }),
             limits,

@@ -2,7 +2,7 @@
 
 use std::{fmt::Write as _, net::SocketAddr, path::Path};
 
-use crate::config::{Config, Mode, PolicyTable, StoreUrl};
+use crate::config::{Config, Match, Mode, PolicyTable, Requirement, StoreUrl};
 
 pub(super) fn greeting(config: &Config, file: Option<&Path>, http: SocketAddr, admin: Option<SocketAddr>) -> String {
     let mut text = format!("tidegate {}\n", env!("CARGO_PKG_VERSION"));
@@ -34,22 +34,71 @@ pub(super) fn greeting(config: &Config, file: Option<&Path>, http: SocketAddr, a
     if config.policy.is_empty() {
         line("policy", "none, everything is allowed");
     }
-    let query: Vec<String> = config
-        .policy
-        .first()
-        .map_or_else(Vec::new, |table| table.key.iter().map(|attribute| format!("{attribute}=42")).collect());
-    line("try", &format!("curl -i 'http://{http}/v1/check?{}'", query.join("&")));
+    line("try", &format!("curl -i 'http://{http}/v1/check?{}'", query(&config.policy)));
     text
 }
 
-fn policy(table: &PolicyTable) -> String {
-    let quota = match (&table.quota, &table.calendar, &table.concurrency) {
-        (Some(quota), ..) => quota.to_string(),
-        (_, Some(calendar), _) => format!("{} a {}", calendar.limit, format!("{:?}", calendar.per).to_lowercase()),
-        (.., Some(concurrency)) => format!("{} at once", concurrency.limit),
-        _ => String::new(),
+/// What to ask about, so that a policy has something to say: one that a check is charged to, unlike one of leases.
+fn query(policies: &[PolicyTable]) -> String {
+    let Some(table) = policies.iter().find(|table| table.concurrency.is_none()) else { return String::new() };
+    let keys = table.key.iter().filter(|name| !table.conditions.contains_key(*name)).map(|name| (name, "42".to_owned()));
+    let conditions = table.conditions.iter().map(|(name, Match(requirement))| (name, met(requirement)));
+    let pairs = keys.chain(conditions).map(|(name, value)| format!("{}={}", escaped(name), escaped(&value)));
+    pairs.collect::<Vec<_>>().join("&")
+}
+
+/// A text that is as it must be.
+fn met(Requirement { equals, one_of, prefix, network }: &Requirement) -> String {
+    let prefix = prefix.as_deref().unwrap_or_default();
+    let one_of = one_of.iter().flatten().find(|text| text.starts_with(prefix));
+    let address = network.as_ref().map(|network| network.to_string().split('/').next().unwrap_or_default().to_owned());
+    equals.clone().or_else(|| one_of.cloned()).or(address).unwrap_or_else(|| prefix.to_owned())
+}
+
+/// As it is written in a query, and within quotes of a shell.
+fn escaped(text: &str) -> String {
+    let escape = |byte: u8| match byte {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'/' | b':' => char::from(byte).to_string(),
+        byte => format!("%{byte:02X}"),
     };
+    text.bytes().map(escape).collect()
+}
+
+fn policy(table: &PolicyTable) -> String {
+    let quota = table.amount();
     let by = if table.key.is_empty() { "in all".to_owned() } else { format!("for each {}", table.key.join(" and ")) };
     let shadow = if table.mode == Mode::Shadow { ", only watching" } else { "" };
     format!("{}: {quota} {by}{shadow}", table.name)
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate::{Hit, Limiter};
+
+    #[test]
+    fn what_to_try_is_what_a_policy_applies_to() {
+        for (policies, query) in [
+            ("[[policy]]\nname = \"a\"\nkey = [\"user\", \"ip\"]\nquota = \"1/s\"", "user=42&ip=42"),
+            ("[[policy]]\nname = \"a\"\nkey = []\nquota = \"1/s\"", ""),
+            (
+                "[[policy]]\nname = \"a\"\nconcurrency = { limit = 1, ttl = \"1s\" }\n\
+                 [[policy]]\nname = \"b\"\nkey = [\"user\"]\nquota = \"1/s\"\n\
+                 match = { method = [\"GET\", \"POST\"], path = { prefix = \"/api/\" }, plan = \"it's free\" }",
+                "user=42&method=GET&path=/api/&plan=it%27s%20free",
+            ),
+            (
+                "[[policy]]\nname = \"a\"\nkey = [\"ip\"]\nquota = \"1/s\"\n\
+                 match = { ip = { network = \"10.0.0.0/8\" }, path = { one_of = [\"/\", \"/b\"], prefix = \"/b\" } }",
+                "ip=10.0.0.0&path=/b",
+            ),
+        ] {
+            let config = crate::config::parse(policies).expect("right");
+            assert_eq!(super::query(&config.policy), query);
+            let limiter = Limiter::builder().policies(config.policies().expect("right")).build().expect("right");
+            let unescaped = query.replace("%27", "'").replace("%20", " ");
+            let pairs = unescaped.split('&').filter_map(|pair| pair.split_once('='));
+            let decision = limiter.check(pairs.fold(Hit::new(), |hit, (name, value)| hit.attribute(name, value.as_bytes())));
+            assert_eq!(decision.outcomes().count(), 1, "{query}");
+        }
+    }
 }

@@ -17,6 +17,7 @@
 
 mod accept;
 mod admin;
+mod condition;
 mod decision_log;
 mod denials;
 mod direct;
@@ -48,7 +49,8 @@ use tokio::{
 use tracing::{info, warn};
 
 use self::{
-    admin::{Admin, Administration, Entry},
+    admin::{Admin, Administration, Entry, Refusals},
+    condition::Condition,
     decision_log::DecisionLog,
     gate::Gate,
     http::Http,
@@ -76,8 +78,9 @@ use crate::{
 /// # Errors
 /// When it cannot start.
 pub async fn run(sources: Sources) -> Result<(), StartError> {
-    let config = sources.load()?;
+    let config = sources.load_to_serve(&sources.text()?)?;
     let log = Log::start(&config.log);
+    sources.strangers().iter().for_each(|said| warn!("{said}"));
     make_room(&config.limits);
     let mut interrupts = signal(SignalKind::interrupt()).map_err(StartError::Signals)?;
     let mut terminations = signal(SignalKind::terminate()).map_err(StartError::Signals)?;
@@ -98,7 +101,10 @@ pub async fn run(sources: Sources) -> Result<(), StartError> {
     };
     // Not in the line itself: one that is not written is not waited in either.
     let signal = told().await;
-    info!("{signal}: answering what is under way");
+    match *server.limits.shutdown_delay {
+        Duration::ZERO => info!("{signal}: answering what is under way"),
+        delay => info!("{signal}: not ready any more, and taking requests for another {delay:?}"),
+    }
     let recorder = server.recorder();
     tokio::select! {
         () = server.stop() => {}
@@ -126,6 +132,9 @@ fn make_room(limits: &Limits) {
     }
 }
 
+/// How long a stop may take when the front ends have ended: all that is left ends at the same time.
+const AFTER_GRACE: &str = "1s";
+
 /// A server that serves.
 pub struct Server {
     http: SocketAddr,
@@ -133,6 +142,9 @@ pub struct Server {
     greeting: String,
     recorder: Arc<Recorder>,
     reload: Reload,
+    limits: Limits,
+    /// From then on the server is not ready.
+    leave: watch::Sender<()>,
     stop: watch::Sender<()>,
     serving: JoinHandle<()>,
     stop_admin: watch::Sender<()>,
@@ -162,31 +174,36 @@ impl Server {
             None => None,
         };
         let listeners = Listeners { http, admin };
+        config.store.check_snapshot().map_err(Problems::from)?;
         let wrong = |error: ConfigError| Problems::from(Problem::new(format!("store: {error}")));
         let builder = Limiter::builder()
             .policies(config.policies()?)
             .max_keys(config.store.max_keys.get())
             .key_secret(config.store.key_secret().map_err(Problems::from)?);
         match config.store.backend().map_err(Problems::from)? {
-            Backend::Memory(None) => Self::listen(builder.build().map_err(wrong)?, |_| None, listeners, entry, sources, config),
+            Backend::Memory(None) => {
+                let limiter = builder.build().map_err(wrong)?;
+                Self::listen(limiter, Condition::of_memory, listeners, entry, sources, config)
+            }
             Backend::Memory(Some(snapshot)) => {
                 let limiter = builder.snapshot(snapshot).build().map_err(wrong)?;
-                Self::listen(limiter, |_| None, listeners, entry, sources, config)
+                Self::listen(limiter, Condition::of_snapshots, listeners, entry, sources, config)
             }
             Backend::Redis(redis) => {
                 let limiter = builder.store(*redis).build().map_err(wrong)?;
                 // So that the first requests find it; not for long, as it may be gone when others need this server.
                 if !waited(limiter.store(), Duration::from_secs(2), |status| status.is_up).await {
-                    warn!("the store does not answer; policies decide as their on_store_error says until it does");
+                    let trouble = limiter.store().status().trouble;
+                    warn!(trouble, "the store does not answer; policies decide as their on_store_error says until it does");
                 }
-                Self::listen(limiter, |redis| Some(redis.status()), listeners, entry, sources, config)
+                Self::listen(limiter, Condition::of_redis, listeners, entry, sources, config)
             }
         }
     }
 
     fn listen<S: Store>(
         limiter: Limiter<S>,
-        store: fn(&S) -> Option<Status>,
+        condition: fn(&Limiter<S>) -> Condition,
         listeners: Listeners,
         entry: Entry,
         sources: Sources,
@@ -201,22 +218,22 @@ impl Server {
         let log = DecisionLog::new(&config.store.key_secret().map_err(Problems::from)?, metrics.log_dropped.clone());
         log.go_on(log.prepare(&config.decision_log).map_err(Problems::from)?);
         let traces = Traces::new(&config.telemetry).map_err(Problems::from)?;
-        let times = if store(limiter.store()).is_some() { Times::Measured } else { Times::Ignored };
+        let times = if condition(&limiter).redis.is_some() { Times::Measured } else { Times::Ignored };
         let recorder = Arc::new(Recorder::new(metrics, log, traces, times));
         let policies = Arc::new(Policies::new(limiter.clone(), Arc::clone(&recorder), config.clone()));
+        let (leave, leaving) = watch::channel(());
         let (stop, stopped) = watch::channel(());
         let gate = Gate::new(limiter, Arc::clone(&recorder));
         let limits = config.limits.clone();
 
         let serving = tokio::spawn({
-            let (settings, recorder, limits, stopped) =
-                (Arc::clone(&settings), Arc::clone(&recorder), limits.clone(), stopped.clone());
+            let (settings, recorder, limits) = (Arc::clone(&settings), Arc::clone(&recorder), limits.clone());
             async move {
                 let service = |peer| {
                     let http = Http::new(gate.clone(), Arc::clone(&settings), &limits, peer);
-                    recorder.metrics.connected("http", http)
+                    recorder.metrics.http.connected(http)
                 };
-                accept::serve(listeners.http, None, &limits, stopped, service).await;
+                accept::serve(listeners.http, None, &limits, stopped, &recorder.metrics.http.refused, service).await;
             }
         });
         let apply = {
@@ -235,23 +252,22 @@ impl Server {
         let administering = listeners.admin.map(|listener| {
             let shared = Arc::new(Administration {
                 access: entry.access,
+                refusals: Refusals::default(),
                 policies,
                 recorder: Arc::clone(&recorder),
-                store,
+                condition,
                 reloads: Box::new(reload.counter()),
-                stopping: stopped,
+                stopping: leaving,
             });
+            // Clients of the front ends have had the grace time.
+            let limits = Limits { shutdown_grace: Text::known(AFTER_GRACE), ..limits.clone() };
             tokio::spawn(async move {
-                let service = |peer| {
-                    let shared = Arc::clone(&shared);
-                    shared.recorder.metrics.connected("admin", Admin { shared: Arc::clone(&shared), peer })
-                };
-                // Clients of the front ends have had the grace time.
-                let limits = Limits { shutdown_grace: Text::known("1s"), ..limits };
-                accept::serve(listener, entry.tls, &limits, admin_stopped, service).await;
+                let recorder = Arc::clone(&shared.recorder);
+                let service = |peer| recorder.metrics.admin.connected(Admin { shared: Arc::clone(&shared), peer });
+                accept::serve(listener, entry.tls, &limits, admin_stopped, &recorder.metrics.admin.refused, service).await;
             })
         });
-        Ok(Self { http, admin, greeting, recorder, reload, stop, serving, stop_admin, administering })
+        Ok(Self { http, admin, greeting, recorder, reload, limits, leave, stop, serving, stop_admin, administering })
     }
 
     /// Where HTTP listens.
@@ -279,17 +295,23 @@ impl Server {
         Arc::clone(&self.recorder)
     }
 
-    /// Accepts nobody any more, answers what is under way, and returns when that is done or the grace time is over.
+    /// Is not ready any more, and after `limits.shutdown_delay` accepts nobody any more, answers what is under way, and returns when that is
+    /// done, or a second after the grace time is over.
     pub async fn stop(self) {
+        let _ = self.leave.send(());
+        sleep(*self.limits.shutdown_delay).await;
         drop(self.reload);
         let _ = self.stop.send(());
         let _ = self.serving.await;
         // Last: until then it says that the server is not ready.
         let _ = self.stop_admin.send(());
-        if let Some(administering) = self.administering {
-            let _ = administering.await;
-        }
-        tokio::join!(self.recorder.log.close(), self.recorder.traces.close());
+        let administered = async {
+            if let Some(administering) = self.administering {
+                let _ = administering.await;
+            }
+        };
+        let patience = *Text::<Duration>::known(AFTER_GRACE);
+        tokio::join!(administered, self.recorder.log.close(patience), self.recorder.traces.close(patience));
     }
 }
 

@@ -4,6 +4,7 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use tidegate::{Limiter, Store};
+use tracing::warn;
 
 use super::recorder::Recorder;
 use crate::config::{Config, Fault, PolicyTable, Problem, Problems};
@@ -29,6 +30,7 @@ impl<S: Store> Policies<S> {
     /// `config` is what the limiter was made with.
     pub(crate) fn new(limiter: Limiter<S>, recorder: Arc<Recorder>, config: Config) -> Self {
         recorder.metrics.know(&config.policy);
+        warn_of_none(&config);
         Self { limiter, recorder, in_force: Mutex::new(config) }
     }
 
@@ -45,30 +47,38 @@ impl<S: Store> Policies<S> {
         put(self, &mut self.lock(), config.clone()).map_err(|fault| Problem::new(fault.message).into())
     }
 
-    /// Replaces all policies.
-    pub(crate) fn replace(&self, policy: Vec<PolicyTable>) -> Result<(), Fault> {
+    /// Replaces all policies, and returns those that were before.
+    pub(crate) fn replace(&self, policy: Vec<PolicyTable>) -> Result<Vec<PolicyTable>, Fault> {
         let mut in_force = self.lock();
+        let before = in_force.policy.clone();
         let config = Config { policy, ..in_force.clone() };
-        put(self, &mut in_force, config)
+        put(self, &mut in_force, config).map(|()| before)
     }
 
-    /// Replaces one policy by what `change` makes of it.
+    /// Replaces one policy by what `change` makes of it; returns what it was, and what it is.
     pub(crate) fn change<E>(
         &self,
         name: &str,
         change: impl FnOnce(&PolicyTable) -> Result<PolicyTable, E>,
-    ) -> Result<PolicyTable, Unchanged<E>> {
+    ) -> Result<[PolicyTable; 2], Unchanged<E>> {
         let mut in_force = self.lock();
         let mut config = in_force.clone();
         let table = config.policy.iter_mut().find(|table| table.name == name).ok_or(Unchanged::Unknown)?;
-        *table = change(table).map_err(Unchanged::Refused)?;
-        let changed = table.clone();
+        let changed = change(table).map_err(Unchanged::Refused)?;
+        let before = std::mem::replace(table, changed.clone());
         put(self, &mut in_force, config).map_err(Unchanged::Wrong)?;
-        Ok(changed)
+        Ok([before, changed])
     }
 
     fn lock(&self) -> MutexGuard<'_, Config> {
         self.in_force.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+/// A file in which nothing but settings is left is right, and seldom meant.
+fn warn_of_none(config: &Config) {
+    if config.policy.is_empty() {
+        warn!("no policy is in force: everything is allowed");
     }
 }
 
@@ -82,6 +92,7 @@ fn put<S: Store>(policies: &Policies<S>, in_force: &mut Config, config: Config) 
     metrics.know(&config.policy);
     let configured = policies.limiter.configure(made).map_err(|error| wrong(error.to_string()));
     if configured.is_ok() {
+        warn_of_none(&config);
         *in_force = config;
     }
     metrics.forget_others(&in_force.policy);

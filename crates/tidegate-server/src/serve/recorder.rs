@@ -116,7 +116,7 @@ impl Recorder {
         if is_denied {
             self.denials.push(note());
         }
-        self.log.decided(is_denied, note);
+        self.log.decided(is_denied || told.is_err(), note);
     }
 
     /// How many so far.

@@ -24,7 +24,7 @@ use super::{
 };
 use crate::config::{Problem, Telemetry};
 
-/// How long spans may take to the collector, and the last ones when the server stops.
+/// How long spans may take to the collector.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Nothing where no collector is set.
@@ -82,11 +82,11 @@ impl Traces {
         }
     }
 
-    /// Sends what is left.
-    pub(crate) async fn close(&self) {
+    /// Sends what is left, as far as it goes in that time.
+    pub(crate) async fn close(&self, patience: Duration) {
         let Some(On { provider, .. }) = &self.0 else { return };
         let provider = provider.clone();
-        let closed = tokio::task::spawn_blocking(move || provider.shutdown_with_timeout(PATIENCE));
+        let closed = tokio::task::spawn_blocking(move || provider.shutdown_with_timeout(patience));
         if let Ok(Err(error)) = closed.await {
             warn!("the last traces are not sent: {error}");
         }

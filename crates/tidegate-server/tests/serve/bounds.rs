@@ -26,6 +26,24 @@ async fn a_client_that_is_slow_is_not_waited_for() {
 }
 
 #[tokio::test]
+async fn between_requests_a_client_may_take_longer() {
+    let running = Running::start("[limits]\nheader_timeout = \"100ms\"\nidle_timeout = \"2s\"").await;
+    let mut client = running.client().await;
+    for _ in 0..3 {
+        assert_eq!(client.get("/v1/check").await.status, 200);
+        tokio::time::sleep(Duration::from_millis(300)).await;
+    }
+    // What has begun has its own time.
+    client.send(b"GET /v1/ch").await.expect("sent");
+    assert_eq!(client.reply().await.expect("a reply").status, 408);
+
+    let running = Running::start("[limits]\nheader_timeout = \"1h\"\nidle_timeout = \"100ms\"").await;
+    let mut client = running.client().await;
+    assert_eq!(client.get("/v1/check").await.status, 200);
+    assert!(client.reply().await.is_err(), "it is closed");
+}
+
+#[tokio::test]
 async fn who_asks_and_never_reads_is_not_waited_for() {
     let running = Running::start("[limits]\nheader_timeout = \"200ms\"").await;
     let mut client = running.client().await;
@@ -101,6 +119,7 @@ async fn who_comes_when_there_is_no_room_is_told_so() {
     }
     let reply = running.client().await.reply().await.expect("a reply");
     assert_eq!((reply.status, reply.header("connection")), (503, Some("close")));
+    running.until_counted("tidegate_connections_refused_total{listener=\"http\"} 1").await;
     assert_eq!(held[0].get("/v1/check").await.status, 200);
     drop(held.pop());
     // The place is free as soon as the server has noticed.

@@ -1,6 +1,6 @@
 //! The decision log as a file, and hostile keys in it and among the denials.
 
-use std::{fs, path::Path};
+use std::{fs, os::unix::fs::PermissionsExt as _, path::Path};
 
 use serde_json::{Value, json};
 
@@ -42,6 +42,7 @@ async fn denials_are_written_with_their_reasons_and_nothing_hostile() {
     assert!(!denials.body.contains('<') && denials.body.bytes().all(|byte| (b' '..=b'~').contains(&byte)), "{denials:?}");
     assert_eq!(denials.json()["denials"][2]["key"], SHOWN);
     running.server.stop().await;
+    assert_eq!(fs::metadata(&log).expect("a file").permissions().mode() & 0o777, 0o600);
     let lines = lines(&log);
     let told: Vec<[&Value; 3]> = lines.iter().map(|line| [&line["key"], &line["reason"], &line["verdict"]]).collect();
     let denied = json!("denied");
@@ -56,6 +57,18 @@ async fn denials_are_written_with_their_reasons_and_nothing_hostile() {
     for (field, value) in [("policy", "per-user"), ("front_end", "http"), ("asked", "check"), ("source", "store")] {
         assert!(lines.iter().all(|line| line[field] == value), "{field}: {lines:?}");
     }
+}
+
+#[tokio::test]
+async fn decisions_that_fail_are_written_where_denials_are() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let log = folder.path().join("decisions.log");
+    let store = "[store]\nurl = \"redis://127.0.0.1:1/\"\non_error = \"error\"\n";
+    let running = Running::start(&format!("{store}{}", file("denials", &log, ""))).await;
+    assert_eq!(running.client().await.get("/v1/check?user=a").await.status, 503);
+    running.server.stop().await;
+    let lines = lines(&log);
+    assert_eq!((lines.len(), &lines[0]["verdict"]), (1, &json!("failed")), "{lines:?}");
 }
 
 #[tokio::test]

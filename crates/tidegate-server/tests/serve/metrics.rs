@@ -1,6 +1,12 @@
 //! What Prometheus is told.
 
-use std::collections::BTreeSet;
+use std::{
+    collections::BTreeSet,
+    fs,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use serde_json::json;
 
 use super::Running;
 
@@ -20,7 +26,15 @@ fn value(metrics: &str, series: &str) -> Option<u64> {
 
 #[tokio::test]
 async fn the_names_are_those_of_the_docs() {
-    let metrics = scraped(&Running::start(POLICIES).await).await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let snapshot = folder.path().join("limits");
+    let store = format!("[store]\nsnapshot = {snapshot:?}\nsnapshot_interval = \"10ms\"\n");
+    let running = Running::start(&format!("{store}{POLICIES}")).await;
+    let mut metrics = scraped(&running).await;
+    // From the first on.
+    while !metrics.contains("snapshot_timestamp") {
+        metrics = scraped(&running).await;
+    }
     let exported: BTreeSet<String> = metrics
         .lines()
         .filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '))
@@ -36,8 +50,40 @@ async fn the_names_are_those_of_the_docs() {
 }
 
 #[tokio::test]
+async fn snapshots_that_are_not_written_are_told_of() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let inner = folder.path().join("inner");
+    fs::create_dir(&inner).expect("made");
+    let snapshot = inner.join("limits");
+    let store = format!("[store]\nsnapshot = {snapshot:?}\nsnapshot_interval = \"10ms\"\n");
+    let running = Running::start(&format!("{store}{POLICIES}")).await;
+    let mut admin = running.admin().await;
+    let mut ready = async || admin.admin("GET /readyz", &[], "").await.json();
+    assert_eq!(ready().await, json!({ "ready": true, "store": "up", "snapshot": "ok" }));
+    let began = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs_f64();
+    let made = loop {
+        let metrics = scraped(&running).await;
+        assert_eq!(value(&metrics, "tidegate_snapshot_failures_total"), Some(0));
+        let made =
+            metrics.lines().find_map(|line| line.strip_prefix("tidegate_snapshot_timestamp_seconds ")?.parse::<f64>().ok());
+        if let Some(made) = made {
+            break made;
+        }
+    };
+    assert!((made - began).abs() < 60.0, "{made} {began}");
+    fs::remove_dir_all(&inner).or_else(|_| fs::remove_dir_all(&inner)).expect("removed");
+    while ready().await["snapshot"] != "failing" {}
+    assert_eq!(ready().await["ready"], true);
+    assert!(value(&scraped(&running).await, "tidegate_snapshot_failures_total") > Some(0));
+    fs::create_dir(&inner).expect("made");
+    while ready().await["snapshot"] != "ok" {}
+}
+
+#[tokio::test]
 async fn decisions_are_counted_by_policy_verdict_source_and_front_end() {
     let running = Running::start(POLICIES).await;
+    running.client().await.all(b"what is this\r\n\r\n").await;
+    running.until_counted("tidegate_connections{listener=\"http\"} 0").await;
     let mut client = running.client().await;
     for query in ["user=a&ip=1", "user=a", "user=b&ip=1", "user=c&ip=2"] {
         client.get(&format!("/v1/check?{query}")).await;
@@ -46,9 +92,21 @@ async fn decisions_are_counted_by_policy_verdict_source_and_front_end() {
     client.get("/v1/peek?user=a").await;
     // The address of who asks is an attribute.
     client.get("/v1/auth").await;
+    client.get("/v1/check?usr=a").await;
+    client.get("/none").await;
     let metrics = scraped(&running).await;
     for (series, count) in [
-        ("decisions_total{front_end=\"http\",verdict=\"allowed\"}", 3),
+        ("unmatched_total{front_end=\"http\"}", 1),
+        ("unmatched_total{front_end=\"forward-auth\"}", 0),
+        ("http_responses_total{listener=\"http\",status=\"200\"}", 6),
+        ("http_responses_total{listener=\"http\",status=\"429\"}", 1),
+        ("http_responses_total{listener=\"http\",status=\"404\"}", 1),
+        ("http_responses_total{listener=\"http\",status=\"400\"}", 1),
+        ("http_responses_total{listener=\"admin\",status=\"404\"}", 0),
+        ("connections_refused_total{listener=\"http\"}", 0),
+        ("keys{policy=\"per-user\"}", 3),
+        ("keys{policy=\"watched\"}", 3),
+        ("decisions_total{front_end=\"http\",verdict=\"allowed\"}", 4),
         ("decisions_total{front_end=\"http\",verdict=\"denied\"}", 1),
         ("decisions_total{front_end=\"http\",verdict=\"failed\"}", 0),
         ("decisions_total{front_end=\"forward-auth\",verdict=\"allowed\"}", 1),
@@ -62,6 +120,7 @@ async fn decisions_are_counted_by_policy_verdict_source_and_front_end() {
         ("config_reloads_total{result=\"ok\"}", 0),
         ("store_up", 1),
         ("store_fallbacks_total", 0),
+        ("store_unanswered_total{error=\"down\"}", 0),
         ("decision_log_dropped_total", 0),
     ] {
         assert_eq!(value(&metrics, &format!("tidegate_{series}")), Some(count), "{series} in {metrics}");

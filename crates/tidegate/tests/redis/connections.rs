@@ -259,6 +259,29 @@ async fn log_of_a_wrong_password() -> String {
 }
 
 #[tokio::test]
+async fn why_there_is_no_connection_is_told_without_the_password() {
+    // Longer than a part of a name can be: nobody has to be asked.
+    let nowhere = format!("redis://:hunter2@{}/", "a".repeat(64));
+    for (address, why) in [
+        ("redis://:hunter2@127.0.0.1:1/", "no connection: Connection refused"),
+        (&nowhere, "no connection: failed to lookup address information"),
+        ("unix:///none/redis.sock?pass=hunter2", "no connection: No such file or directory"),
+    ] {
+        let limiter = falls_back(patient(address)).await;
+        let told = async {
+            loop {
+                if let Some(trouble) = limiter.store().status().trouble {
+                    return trouble;
+                }
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        let trouble = tokio::time::timeout(Duration::from_secs(10), told).await.expect("it is told");
+        assert!(trouble.starts_with(why) && !trouble.contains("hunter2"), "{trouble}");
+    }
+}
+
+#[tokio::test]
 async fn a_wrong_password_is_not_logged_and_the_fact_is_once() {
     let log = log_of_a_wrong_password().await;
     assert!(!log.contains("hunter2"), "{log}");

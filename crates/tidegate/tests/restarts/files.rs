@@ -59,6 +59,7 @@ fn no_file_is_no_error() {
     let limiter = build(&folder.path().join("snapshot"));
     let status = limiter.store().snapshot_status();
     assert_eq!((status.restored, status.saved), (Ok(None), None));
+    assert_eq!((status.newest, status.failures), (None, 0));
     assert!(names(folder.path()).is_empty());
 }
 

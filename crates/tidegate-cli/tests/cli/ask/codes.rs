@@ -72,7 +72,10 @@ fn what_to_do_is_said() {
         (&["check", "user"], &["NAME=VALUE", "user=42"]),
         (&["check", "user=42", "--store", "memory"], &["memory", "server", "Redis"]),
         (&["denials", "--store", "redis://127.0.0.1/"], &["server", "--store"]),
-        (&["check", "user=42", "--store", "redis://127.0.0.1:1/"], &["redis://127.0.0.1:1/", "no connection"]),
+        (
+            &["check", "user=42", "--store", "redis://127.0.0.1:1/"],
+            &["redis://127.0.0.1:1/", "no connection: Connection refused"],
+        ),
     ] {
         let (_, _, said) = tidegate(arguments);
         for word in words {

@@ -151,13 +151,22 @@ fn json_is_what_the_server_says() {
     let reset = running.told(&["reset", "user=42", "--json"]);
     let keys = r#"{"keys":[{"policy":"per-user","key":"42","limit":3,"remaining":3},{"policy":"watch","key":"42","limit":2,"remaining":2}]}"#;
     assert_eq!(reset.trim_end(), keys);
+    // Flags may stand on either side.
+    for arguments in [
+        ["policies", "--admin", &running.admin, "set", "per-ip", "--limit", "6"],
+        ["policies", "set", "--admin", &running.admin, "per-ip", "--limit", "6"],
+    ] {
+        let (code, printed, said) = super::tidegate(&arguments);
+        assert_eq!(code, 0, "{arguments:?}: {said}");
+        assert!(printed.starts_with("per-ip: 6/"), "{printed}");
+    }
     let changed = running.told(&["policies", "set", "per-ip", "--limit", "7", "--json"]);
     assert!(changed.starts_with(r#"{"name":"per-ip","key":["ip"],"match":{},"quota":"7/2hour","#), "{changed}");
 }
 
 #[test]
 fn flags_win_over_the_environment() {
-    let (one, other) = (Served::start(FILE), Served::start(""));
+    let (one, other) = (Served::start(FILE), Served::start("# no policies"));
     assert_eq!(one.told(&["check", "user=42", "--server", &other.http]), "allowed: no policy applies\n");
     assert_eq!(one.told(&["policies", "--admin", &other.admin]), "no policies, everything is allowed\n");
     // An address does without its scheme.

@@ -90,14 +90,19 @@ fn a_password_comes_from_a_file() {
     let redis = RedisServer::start_with(&["--requirepass", "sesame"]);
     let folder = tempfile::tempdir().expect("a folder");
     std::fs::write(folder.path().join("password"), "sesame\n").expect("a file");
-    let asked = |file: &str| {
+    let asked = |arguments: &[&str], file: &str| {
         let mut command = command(folder.path());
-        ended(command.args(["check", "user=42", "--store", &redis.url()]).env("TIDEGATE_STORE_PASSWORD_FILE", file))
+        ended(command.args(arguments).args(["--store", &redis.url()]).env("TIDEGATE_STORE_PASSWORD_FILE", file))
     };
-    assert_eq!(asked("password").0, 0);
-    let (code, printed, said) = asked("");
+    let (check, bench) = (&["check", "user=42"][..], &["bench", "--quiet", "--duration", "50ms"][..]);
+    assert_eq!(asked(check, "password").0, 0);
+    let (code, printed, said) = asked(check, "");
     assert_eq!((code, printed.as_str()), (3, ""));
     assert!(said.contains(&redis.url()) && said.contains("NOAUTH"), "{said}");
+    assert_eq!(asked(bench, "password").0, 0);
+    let (code, _, said) = asked(bench, "none");
+    assert_eq!(code, 2);
+    assert!(said.starts_with("store.password_file: none cannot be read: "), "{said}");
 }
 
 #[test]

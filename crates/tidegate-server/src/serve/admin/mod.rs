@@ -3,23 +3,26 @@
 
 mod access;
 mod policies;
+mod refusals;
 mod routes;
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{net::SocketAddr, sync::Arc, time::SystemTime};
 
 use http::StatusCode;
 use serde::Serialize;
 use serde_json::{Value, json};
-use tidegate::{ConfigError, Outcome, Status, Store};
+use tidegate::{ConfigError, Limiter, Outcome, Store};
 use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 use tracing::info;
 
+pub(crate) use self::{access::Refusal, refusals::Refusals};
 use self::{
     access::{Access, Role},
     routes::{Endpoint, Lost, Route},
 };
 use super::{
+    condition::Condition,
     denials,
     http::{
         problem::Problem,
@@ -33,7 +36,7 @@ use super::{
     tls,
 };
 use crate::{
-    config::{Config, Fault, Problem as ConfigProblem, Problems},
+    config::{Config, Fault, PolicyTable, Problem as ConfigProblem, Problems},
     log::AUDIT,
     reload::Reloads,
 };
@@ -60,11 +63,12 @@ impl Entry {
 /// What all connections share.
 pub(crate) struct Administration<S: Store> {
     pub(crate) access: Access,
+    pub(crate) refusals: Refusals,
     pub(crate) policies: Arc<Policies<S>>,
     pub(crate) recorder: Arc<Recorder>,
-    /// How the store is; nothing where it is memory.
-    pub(crate) store: fn(&S) -> Option<Status>,
-    pub(crate) reloads: Box<dyn Fn() -> Reloads + Send + Sync>,
+    pub(crate) condition: fn(&Limiter<S>) -> Condition,
+    /// How often the configuration was read again, and when the one in force was.
+    pub(crate) reloads: Box<dyn Fn() -> (Reloads, SystemTime) + Send + Sync>,
     /// Changes when the server is told to stop.
     pub(crate) stopping: watch::Receiver<()>,
 }
@@ -75,41 +79,66 @@ pub(crate) struct Admin<S: Store> {
     pub(crate) peer: SocketAddr,
 }
 
+/// Why a request goes nowhere.
+enum Stopped {
+    Lost(Lost),
+    Refused(Refusal),
+}
+
+impl From<Stopped> for Problem {
+    fn from(stopped: Stopped) -> Self {
+        match stopped {
+            Stopped::Lost(Lost::Path) => Self::new(StatusCode::NOT_FOUND, "There is nothing here; see docs/admin.md."),
+            Stopped::Lost(Lost::Method(allow)) => Self::method(allow),
+            Stopped::Refused(refusal) => refusal.into(),
+        }
+    }
+}
+
 impl<S: Store> Admin<S> {
     /// Where a request goes, what follows the path, and who asks; before anything of its body is read.
-    fn enter<'h>(&self, head: &Head<'h>) -> Result<(&'static Route, &'h str, Role), Problem> {
+    fn enter<'h>(&self, head: &Head<'h>) -> Result<(&'static Route, &'h str, Role), Stopped> {
         let access = &self.shared.access;
-        access.admit(head)?;
-        let (route, name) = routes::find(head.method, head.path).map_err(|lost| match lost {
-            Lost::Path => Problem::new(StatusCode::NOT_FOUND, "There is nothing here; see docs/admin.md."),
-            Lost::Method(allow) => Problem::method(allow),
-        })?;
-        Ok((route, name, access.grant(head, route.role)?))
+        let found = routes::find(head.method, head.path);
+        let needed = found.as_ref().map_or(Role::Write, |(route, _)| route.role);
+        access.admit(head, needed).map_err(Stopped::Refused)?;
+        let (route, name) = found.map_err(Stopped::Lost)?;
+        Ok((route, name, access.grant(head, route.role).map_err(Stopped::Refused)?))
+    }
+
+    /// Takes note of who was refused.
+    #[cold]
+    fn note(&self, stopped: &Stopped) {
+        if let Stopped::Refused(refusal) = *stopped {
+            self.shared.recorder.metrics.refused(refusal);
+            self.shared.refusals.tell(refusal, self.peer);
+        }
     }
 
     async fn respond(&self, request: &Request<'_>, response: &mut Response) -> Result<(), Problem> {
         let Administration { policies, recorder, .. } = &*self.shared;
-        let (route, name, role) = self.enter(&request.head)?;
+        let (route, name, role) = self.enter(&request.head).inspect_err(|stopped| self.note(stopped))?;
         let query = request.head.query;
         match route.endpoint {
             Endpoint::Health => text("ok\n", "text/plain", response),
             Endpoint::Readiness => self.readiness(response),
             Endpoint::Metrics => {
-                let gathered = Gathered { reloads: (self.shared.reloads)(), store: self.store() };
+                let (reloads, since) = (self.shared.reloads)();
+                let gathered = Gathered { reloads, since, store: self.condition() };
                 let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
                 text(recorder.metrics.text(&gathered), kind, response);
             }
             Endpoint::Policies => json(&policies::told(&policies.tables()), response),
             Endpoint::Replace => {
                 let tables = policies::read(request::body(request)?)?;
-                let count = tables.len();
-                policies.replace(tables).map_err(policies::wrong)?;
-                self.audit(role, "the policies were replaced", &format!("{count} policies"));
+                let after = tables.clone();
+                let before = policies.replace(tables).map_err(policies::wrong)?;
+                self.audit_change(role, "the policies were replaced", &format!("{} policies", after.len()), [&before, &after]);
                 json(&policies::told(&policies.tables()), response);
             }
             Endpoint::Change => {
-                let changed = policies::change(policies, name, request::body(request)?)?;
-                self.audit(role, "a policy was changed", &changed.name);
+                let [before, changed] = policies::change(policies, name, request::body(request)?)?;
+                self.audit_change(role, "a policy was changed", &changed.name, [&[before], std::slice::from_ref(&changed)]);
                 json(&policies::shown(&changed), response);
             }
             Endpoint::Reset => {
@@ -133,15 +162,24 @@ impl<S: Store> Admin<S> {
         Ok(())
     }
 
-    fn store(&self) -> Option<Status> {
-        (self.shared.store)(self.shared.policies.limiter().store())
+    fn condition(&self) -> Condition {
+        (self.shared.condition)(self.shared.policies.limiter())
     }
 
-    /// A store that does not answer does not make a server unready: its policies say what is decided then.
+    /// A store that does not answer does not make a server unready: its policies say what is decided then. Nor does a snapshot that is
+    /// not written.
     fn readiness(&self, response: &mut Response) {
         let is_stopping = self.shared.stopping.has_changed().unwrap_or(true);
-        let store = if self.store().is_none_or(|status| status.is_up) { "up" } else { "degraded" };
-        json(&json!({ "ready": !is_stopping, "store": store }), response);
+        let Condition { redis, snapshots, .. } = self.condition();
+        let mut told = json!({ "ready": !is_stopping, "store": "up" });
+        if let Some(status) = redis.filter(|status| !status.is_up) {
+            told["store"] = "degraded".into();
+            told["trouble"] = status.trouble.into();
+        }
+        if let Some(snapshots) = snapshots {
+            told["snapshot"] = if matches!(snapshots.saved, Some(Err(_))) { "failing" } else { "ok" }.into();
+        }
+        json(&told, response);
         if is_stopping {
             response.status = StatusCode::SERVICE_UNAVAILABLE;
         }
@@ -198,6 +236,12 @@ impl<S: Store> Admin<S> {
     /// Says who has changed what. Nothing of a hit is in it.
     fn audit(&self, role: Role, what: &str, which: &str) {
         info!(target: AUDIT, peer = %self.peer, ?role, which, "{what}");
+    }
+
+    /// As [`audit`](Self::audit), and from what to what the amounts have changed that have.
+    fn audit_change(&self, role: Role, what: &str, which: &str, [before, after]: [&[PolicyTable]; 2]) {
+        let (from, to) = (policies::amounts(before, after), policies::amounts(after, before));
+        info!(target: AUDIT, peer = %self.peer, ?role, which, from, to, "{what}");
     }
 }
 

@@ -45,8 +45,15 @@ fn prune(value: &mut Value) {
     }
 }
 
-/// Changes the fields that are given (as a JSON merge patch, RFC 7396).
-pub(super) fn change<S: Store>(policies: &Policies<S>, name: &str, bytes: &[u8]) -> Result<PolicyTable, Problem> {
+/// How much these allow, but for those that allow as much among `others`; no key is in it.
+pub(super) fn amounts(tables: &[PolicyTable], others: &[PolicyTable]) -> String {
+    let amount = |table: &PolicyTable| format!("{} {}", table.name, table.amount());
+    let others: Vec<String> = others.iter().map(amount).collect();
+    tables.iter().map(amount).filter(|amount| !others.contains(amount)).collect::<Vec<_>>().join(", ")
+}
+
+/// Changes the fields that are given (as a JSON merge patch, RFC 7396); what the policy was, and what it is.
+pub(super) fn change<S: Store>(policies: &Policies<S>, name: &str, bytes: &[u8]) -> Result<[PolicyTable; 2], Problem> {
     let patch: Value = request::json(bytes)?;
     if !patch.is_object() {
         return Err(Problem::new(StatusCode::BAD_REQUEST, "Send the fields to change, such as {\"quota\": \"200/min\"}."));

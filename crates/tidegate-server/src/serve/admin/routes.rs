@@ -59,7 +59,10 @@ pub(crate) fn find<'p>(method: &str, path: &'p str) -> Result<(&'static Route, &
         Endpoint::Policies => "GET, PUT",
         Endpoint::Change => "PATCH",
         Endpoint::Reset => "POST",
+        Endpoint::Health | Endpoint::Readiness => "GET, HEAD",
         _ => "GET",
     };
-    found.find(|(route, _)| route.method == method).ok_or(Lost::Method(allow))
+    // Some who look after health want nothing but the status.
+    let allows = |route: &Route| route.method == method || route.role == Anyone && method == "HEAD";
+    found.find(|(route, _)| allows(route)).ok_or(Lost::Method(allow))
 }

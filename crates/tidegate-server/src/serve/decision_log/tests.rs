@@ -23,6 +23,8 @@ impl Write for Slow {
     }
 }
 
+const PATIENCE: Duration = Duration::from_secs(1);
+
 fn note() -> Note {
     let decision = Limiter::in_memory(Quota::per_minute(1)).check("a");
     Note { time: SystemTime::UNIX_EPOCH, front_end: FrontEnd::Http, asked: Asked::Check, decision: Some(decision) }
@@ -46,7 +48,7 @@ async fn a_flood_into_a_slow_sink_is_dropped_and_counted_and_waits_for_nothing()
     assert!(lost >= FLOOD - 2 * QUEUE as u64 && lost < FLOOD, "{lost}");
     // Let go, it writes all that was not dropped, whole lines.
     drop(go);
-    log.close().await;
+    log.close(PATIENCE).await;
     let text: Vec<u8> = blocks.try_iter().flatten().collect();
     let text = String::from_utf8(text).expect("text");
     assert_eq!(text.lines().count() as u64, FLOOD - lost);
@@ -62,7 +64,7 @@ async fn lines_that_cannot_be_written_are_counted() {
     drop(blocks);
     log.go_on(Prepared::To(settings(Recorded::All), Box::new(Slow { go: told, written })));
     (0..10).for_each(|_| log.decided(true, note));
-    log.close().await;
+    log.close(PATIENCE).await;
     assert_eq!(dropped.get(), 10);
 }
 
@@ -80,7 +82,7 @@ async fn a_sample_is_the_share_that_was_asked_for() {
         });
     }
     assert!((24_000..26_000).contains(&taken), "{taken}");
-    log.close().await;
+    log.close(PATIENCE).await;
 }
 
 #[test]

@@ -40,6 +40,9 @@ pub trait Service: Send + Sync + 'static {
 
     /// Puts the answer into `response`.
     fn answer(&self, request: &Request<'_>, response: &mut Response) -> impl Future<Output = ()> + Send;
+
+    /// Takes note of an answer that is about to be sent, also of one that nobody was asked for: to what is no request.
+    fn answered(&self, _: StatusCode) {}
 }
 
 /// A request that is whole.
@@ -63,11 +66,25 @@ const LINGER: Duration = Duration::from_millis(500);
 /// How much is let go of what a client sends who has had its last answer.
 const LINGER_BYTES: usize = 1 << 18;
 
-/// Serves a connection until its end, or until `stop` changes and what is under way is answered. A client may take `patience` for each
-/// head, each body, and to take a part of an answer.
+/// How long a client may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// For each head, each body, and to take a part of an answer.
+    pub request: Duration,
+    /// To begin another request.
+    pub idle: Duration,
+}
+
+impl From<Duration> for Patience {
+    fn from(each: Duration) -> Self {
+        Self { request: each, idle: each }
+    }
+}
+
+/// Serves a connection until its end, or until `stop` changes and what is under way is answered.
 pub async fn serve<V: Service>(
     stream: impl AsyncRead + AsyncWrite + Unpin,
-    patience: Duration,
+    patience: impl Into<Patience>,
     service: V,
     mut stop: watch::Receiver<()>,
 ) {
@@ -76,7 +93,8 @@ pub async fn serve<V: Service>(
         let _ = stop.changed().await;
         sleep(LINGER).await;
     });
-    let mut connection = Connection { stream, patience, alarm: Alarm(None), output: Vec::new() };
+    let Patience { request, idle } = patience.into();
+    let mut connection = Connection { stream, patience: request, idle, is_kept: false, alarm: Alarm(None), output: Vec::new() };
     match requests(&mut connection, &mut Vec::new(), &service, &unseen, stopped).await {
         Err(Ended::Last) => connection.close().await,
         // TLS says that this is the end, and not somebody who cuts it off.
@@ -178,6 +196,7 @@ async fn requests<T: AsyncRead + AsyncWrite + Unpin, V: Service>(
             let is_all = bytes.len() == end;
             connection.wait(pin!(service.answer(&request, &mut response)), is_all, &mut ahead).await?;
             drop(request);
+            service.answered(response.status);
             is_last |= stop.has_changed().unwrap_or(true);
             let more = match after {
                 _ if is_last => "connection: close\r\n",
@@ -190,6 +209,7 @@ async fn requests<T: AsyncRead + AsyncWrite + Unpin, V: Service>(
             }
             used += end;
             deadline = None;
+            connection.is_kept = true;
             if used == input.len() {
                 // Now: who sends ahead all the time is never waited for.
                 input.clear();
@@ -205,7 +225,7 @@ async fn requests<T: AsyncRead + AsyncWrite + Unpin, V: Service>(
         };
         let needed = match needed {
             Ok(needed) => needed,
-            Err(problem) => return Err(connection.refuse(&problem, shown, &mut response)),
+            Err(problem) => return Err(connection.refuse(&problem, shown, &mut response, service)),
         };
         connection.flush().await?;
         input.drain(..used);
@@ -215,7 +235,7 @@ async fn requests<T: AsyncRead + AsyncWrite + Unpin, V: Service>(
         }
         whole = match connection.receive(input, needed, &mut deadline, stopped.as_mut()).await {
             Ok(whole) => whole,
-            Err(Some(problem)) => return Err(connection.refuse(&problem, shown, &mut response)),
+            Err(Some(problem)) => return Err(connection.refuse(&problem, shown, &mut response, service)),
             Err(None) => return Err(Ended::Gone),
         };
     }
@@ -227,6 +247,9 @@ const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 struct Connection<T> {
     stream: T,
     patience: Duration,
+    /// For a request that has not begun to come, on a connection that had one.
+    idle: Duration,
+    is_kept: bool,
     alarm: Alarm,
     output: Vec<u8>,
 }
@@ -241,7 +264,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Connection<T> {
         head_deadline: &mut Option<Instant>,
         mut stopped: Pin<&mut impl Future<Output = ()>>,
     ) -> Result<Option<usize>, Option<Problem>> {
-        let Self { stream, patience, alarm, .. } = self;
+        let Self { stream, patience, idle, is_kept, alarm, .. } = self;
         let mut deadline = if let Needed::Head = needed { *head_deadline } else { None };
         loop {
             if let Needed::Chunks(chunks, max_bytes) = &mut needed
@@ -262,7 +285,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Connection<T> {
                     () = &mut stopped, if known == 0 => 0,
                 }
             };
-            match in_time(alarm, &mut deadline, *patience, read).await {
+            match in_time(alarm, &mut deadline, if known == 0 && *is_kept { *idle } else { *patience }, read).await {
                 Some(1..) => {}
                 None if known > 0 => {
                     return Err(Some(Problem::new(StatusCode::REQUEST_TIMEOUT, "The request has not come in time.")));
@@ -286,7 +309,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Connection<T> {
 
     /// Sends what is written.
     async fn flush(&mut self) -> Result<(), Ended> {
-        let Self { stream, patience, alarm, output } = self;
+        let Self { stream, patience, alarm, output, .. } = self;
         let mut sent = 0;
         while sent < output.len() {
             match in_time(alarm, &mut None, *patience, stream.write(&output[sent..])).await {
@@ -335,8 +358,9 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Connection<T> {
 
     /// Says what is wrong, for the last time: where the next request begins is not known.
     #[cold]
-    fn refuse(&mut self, problem: &Problem, shown: Body, response: &mut Response) -> Ended {
+    fn refuse(&mut self, problem: &Problem, shown: Body, response: &mut Response, service: &impl Service) -> Ended {
         problem.put(response);
+        service.answered(response.status);
         response.write("connection: close\r\n", shown, &mut self.output);
         Ended::Last
     }

@@ -357,7 +357,8 @@ async fn what_has_been_answered_is_not_kept() {
     let (_stop, stopped) = watch::channel(());
     client.write_all(request.repeat(5000).as_bytes()).await.expect("sent");
     client.shutdown().await.expect("ended");
-    let mut connection = Connection { stream, patience: PATIENCE, alarm: Alarm(None), output: Vec::new() };
+    let (patience, idle) = (PATIENCE, PATIENCE);
+    let mut connection = Connection { stream, patience, idle, is_kept: false, alarm: Alarm(None), output: Vec::new() };
     let mut input = Vec::new();
     let _ = requests(&mut connection, &mut input, &Echo::default(), &stopped, pin!(pending())).await;
     assert!(input.capacity() <= 2 * KEPT_BYTES, "{}", input.capacity());

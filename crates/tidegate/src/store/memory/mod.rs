@@ -342,6 +342,12 @@ macro_rules! tables {
                 }
             }
 
+            pub(crate) fn keys(&self) -> usize {
+                match self {
+                    $(Self::$variant(shards) => shards.keys(),)*
+                }
+            }
+
             /// Keys held, and an estimate of their bytes.
             pub(crate) fn size(&self) -> (usize, usize) {
                 match self {

@@ -257,6 +257,10 @@ impl<S: State> Shards<S> {
         Some(())
     }
 
+    pub(super) fn keys(&self) -> usize {
+        self.keys.load(Relaxed)
+    }
+
     /// Keys held, and an estimate of their bytes. Looks at every key.
     pub(super) fn size(&self) -> (usize, usize) {
         let mut bytes = size_of::<Self>() + size_of_val(&*self.shards);
@@ -264,7 +268,7 @@ impl<S: State> Shards<S> {
             let shard = shard.lock();
             bytes += shard.places.bytes() + shard.places.entries().map(|entry| entry.state.heap_bytes()).sum::<usize>();
         }
-        (self.keys.load(Relaxed), bytes)
+        (self.keys(), bytes)
     }
 
     #[inline]

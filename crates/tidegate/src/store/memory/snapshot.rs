@@ -81,6 +81,10 @@ pub struct SnapshotStatus {
     pub restored: Result<Option<Saved>, SnapshotError>,
     /// What was last written at an interval, or why it was not.
     pub saved: Option<Result<Saved, SnapshotError>>,
+    /// The newest that there is: what was last written, or else what the limiter began with.
+    pub newest: Option<Saved>,
+    /// How often one was not written.
+    pub failures: u64,
 }
 
 impl Builder {
@@ -166,7 +170,8 @@ impl Memory {
             Ok(None) => (None, Ok(None)),
             Err(error) => (None, Err(error)),
         };
-        self.snapshots.status.get_mut().restored = restored;
+        let status = self.snapshots.status.get_mut();
+        (status.restored, status.newest) = (restored, restored.ok().flatten());
         set
     }
 
@@ -224,7 +229,7 @@ pub(super) struct Snapshots {
 
 impl Default for Snapshots {
     fn default() -> Self {
-        let status = SnapshotStatus { restored: Ok(None), saved: None };
+        let status = SnapshotStatus { restored: Ok(None), saved: None, newest: None, failures: 0 };
         Self { wanted: None, status: Mutex::new(status), saving: Mutex::new(()) }
     }
 }
@@ -304,7 +309,12 @@ impl Inner<Memory> {
         if let Err(error) = saved {
             warn("a snapshot was not written", path, error, None);
         }
-        self.store.snapshots.status.lock().saved = Some(saved);
+        let mut status = self.store.snapshots.status.lock();
+        status.saved = Some(saved);
+        match saved {
+            Ok(saved) => status.newest = Some(saved),
+            Err(_) => status.failures += 1,
+        }
     }
 }
 

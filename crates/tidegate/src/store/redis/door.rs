@@ -36,7 +36,7 @@ impl Door {
             Ok((connection, memory.unwrap_or_default()))
         };
         let connected = timeout(CONNECT, connect).await.map_err(|_| "no answer".to_owned())?;
-        let (connection, memory) = connected.map_err(|error: RedisError| code(&error).to_owned())?;
+        let (connection, memory) = connected.map_err(|error: RedisError| why(&error))?;
         let evicts = evicting(&memory);
         if let Some(policy) = &evicts {
             tracing::warn!(
@@ -63,6 +63,12 @@ pub(super) fn code(error: &RedisError) -> &str {
         None if error.is_timeout() => "no answer",
         None => "no connection",
     }
+}
+
+/// As [`code`], with what this machine says of it: whether nobody listens, or the name is not known, or the certificate not believed.
+fn why(error: &RedisError) -> String {
+    let code = code(error);
+    if error.is_io_error() && !error.is_timeout() { format!("{code}: {error}") } else { code.to_owned() }
 }
 
 /// The `maxmemory-policy` in what INFO says of memory, if under it keys of ours could be evicted.

@@ -82,6 +82,22 @@ pub struct Redis {
 struct Counters {
     cached: AtomicU64,
     fallbacks: AtomicU64,
+    /// By why.
+    unanswered: [AtomicU64; 4],
+}
+
+impl Counters {
+    /// Notes that the store did not answer a hit.
+    fn unanswered(&self, error: &StoreError) {
+        let why = match error {
+            StoreError::Timeout => 0,
+            StoreError::Down => 1,
+            StoreError::Full => 2,
+            StoreError::Refused(_) => 3,
+        };
+        self.unanswered[why].fetch_add(1, Relaxed);
+        self.fallbacks.fetch_add(1, Relaxed);
+    }
 }
 
 /// How the store is doing; see [`Redis::status`].
@@ -100,12 +116,28 @@ pub struct Status {
     pub cached: u64,
     /// Hits decided so far without the store, because it did not answer.
     pub fallbacks: u64,
+    /// Why it did not.
+    pub unanswered: Unanswered,
     /// The server's `maxmemory-policy`, where that could evict the limiter's keys: what they count would be forgotten. Use
     /// `noeviction`.
     pub evicts: Option<String>,
     /// Why the last try to connect failed, if it did: the word by which the server says so (`NOAUTH`, `WRONGPASS`...), or that there is no
-    /// connection.
+    /// connection, and what this machine says of that.
     pub trouble: Option<String>,
+}
+
+/// Hits that the store has not answered, by why; see [`StoreError`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Unanswered {
+    /// Not within the deadline.
+    pub timeout: u64,
+    /// There was no connection.
+    pub down: u64,
+    /// Too many were waiting.
+    pub full: u64,
+    /// It has refused.
+    pub refused: u64,
 }
 
 /// What a limiter on Redis returns: a future of the answer. It holds nothing of the limiter and may be sent anywhere; dropped, it
@@ -195,6 +227,7 @@ impl Redis {
     /// How the store is doing.
     pub fn status(&self) -> Status {
         let health = self.link().health();
+        let [timeout, down, full, refused] = self.counters.unanswered.each_ref().map(|count| count.load(Relaxed));
         Status {
             is_up: self.link().is_up(),
             connects: health.connects.load(Relaxed),
@@ -202,6 +235,7 @@ impl Redis {
             hits: health.hits.load(Relaxed),
             cached: self.counters.cached.load(Relaxed),
             fallbacks: self.counters.fallbacks.load(Relaxed),
+            unanswered: Unanswered { timeout, down, full, refused },
             evicts: health.evicts.lock().clone(),
             trouble: health.trouble.lock().clone(),
         }
@@ -287,7 +321,7 @@ impl Store for Redis {
                     Ok(question.decision(&set, records))
                 }
                 Err(error) => {
-                    inner.store.counters.fallbacks.fetch_add(1, Relaxed);
+                    inner.store.counters.unanswered(&error);
                     let newest = || inner.set.load_full();
                     fallback::decide(&inner.store.local, &set, &question, intent, inner.clock.now(), error, newest)
                 }
