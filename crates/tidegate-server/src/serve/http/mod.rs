@@ -8,6 +8,7 @@ pub(super) mod request;
 mod routes;
 
 use std::{
+    borrow::Cow,
     hash::{BuildHasher as _, RandomState},
     net::SocketAddr,
     sync::Arc,
@@ -25,7 +26,7 @@ use self::{
     routes::{Endpoint, Methods},
 };
 use super::{
-    gate::{Gate, Named},
+    gate::Gate,
     http1::{Head, Request, Response, Service},
     recorder::FrontEnd,
     settings::Settings,
@@ -77,7 +78,7 @@ impl<S: Store> Http<S> {
                 let SettleBody { receipt, cost } = request::json(request::body(request)?)?;
                 (self.gate.settle(BY, receipt, cost.0).await, Denial::Informs)
             }
-            Endpoint::Acquire => return self.acquire(request::body(request)?, response).await,
+            Endpoint::Acquire => return self.acquire(request, response).await,
             Endpoint::Renew => {
                 let LeaseBody { attributes, lease } = request::json(request::body(request)?)?;
                 let held = self.gate.renew(&attributes.hit(Default::default()).lease(lease.as_bytes())).await?;
@@ -120,11 +121,18 @@ impl<S: Store> Http<S> {
         Ok(())
     }
 
-    async fn acquire(&self, bytes: &[u8], response: &mut Response) -> Result<(), Problem> {
-        let AcquireBody { attributes, cost, lease } = request::json(bytes)?;
-        let named = if lease.is_some() { Named::ByClient } else { Named::Here };
-        let lease = lease.unwrap_or_else(|| unguessable().into());
-        let told = self.gate.acquire(FrontEnd::Http, &attributes.hit(cost).lease(lease.as_bytes()), named).await;
+    async fn acquire(&self, request: &Request<'_>, response: &mut Response) -> Result<(), Problem> {
+        let AcquireBody { attributes, cost, lease: named } = request::json(request::body(request)?)?;
+        let lease = named.as_deref().map_or_else(|| Cow::from(unguessable()), Cow::from);
+        let hit = attributes.hit(cost).lease(lease.as_bytes());
+        let is_there = || !request.is_closed();
+        let told = match named {
+            Some(_) => self.gate.acquire(FrontEnd::Http, &hit).await,
+            None => self.gate.acquire_unknown(FrontEnd::Http, &hit, is_there).await,
+        };
+        if named.is_none() && !is_there() && told.as_ref().is_ok_and(|decision| decision.is_allowed()) {
+            return Err(Problem::new(StatusCode::CONFLICT, UNHEARD));
+        }
         answer::decision(told, Denial::Refuses, Some(&lease), self.settings.load().dialect, response)
     }
 }
@@ -151,6 +159,10 @@ impl<S: Store> Service for Http<S> {
         }
     }
 }
+
+/// Said to who has closed its side while it waited for a lease of which nobody else knows.
+const UNHEARD: &str = "You have closed your side of the connection and may have gone, so the lease was given back; name the lease to have it \
+    whether you hear of it or not.";
 
 /// Nobody is to answer by it another time.
 fn not_stored(response: &mut Response) {

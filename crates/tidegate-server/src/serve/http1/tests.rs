@@ -29,10 +29,12 @@ use super::{Alarm, Body, Connection, HEAD_BYTES, Head, KEPT_BYTES, LINGER, Reque
 const PATIENCE: Duration = Duration::from_secs(10);
 const MAX_BODY: usize = 100;
 
-/// Answers by what it was asked; `/never` is not answered, `/slow` not at once, and `/closed` does not want a body.
+/// Answers by what it was asked; `/never` is not answered unless told to, `/slow` not at once, and `/closed` does not want a body.
 #[derive(Clone, Default)]
 struct Echo {
-    is_dropped: Arc<AtomicBool>,
+    /// Whether `/never` was answered, and whether its client had closed its side then.
+    is_done: Arc<AtomicBool>,
+    is_closed: Arc<AtomicBool>,
     never: Arc<Notify>,
 }
 
@@ -42,16 +44,11 @@ impl Service for Echo {
     }
 
     async fn answer(&self, request: &Request<'_>, response: &mut Response) {
-        struct Dropped<'a>(&'a AtomicBool);
-        impl Drop for Dropped<'_> {
-            fn drop(&mut self) {
-                self.0.store(true, SeqCst);
-            }
-        }
-        let Request { head, body } = request;
+        let Request { head, body, .. } = request;
         if head.path == "/never" {
-            let _dropped = Dropped(&self.is_dropped);
             self.never.notified().await;
+            self.is_done.store(true, SeqCst);
+            self.is_closed.store(request.is_closed(), SeqCst);
         }
         if head.path == "/slow" {
             sleep(Duration::from_millis(2)).await;
@@ -284,14 +281,35 @@ async fn who_does_not_take_its_answers_is_not_waited_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_done_for_who_goes_ends() {
-    let mut rig = rig();
-    rig.client.write_all(b"GET /never HTTP/1.1\r\n\r\n").await.expect("sent");
-    sleep(Duration::from_secs(100)).await;
-    assert!(!rig.serving.is_finished() && !rig.echo.is_dropped.load(SeqCst));
-    drop(rig.client);
-    rig.serving.await.expect("it has ended");
-    assert!(rig.echo.is_dropped.load(SeqCst));
+async fn who_has_closed_its_side_is_answered() {
+    for before in ["", "GET /a HTTP/1.1\r\n\r\n"] {
+        let mut rig = rig();
+        rig.client.write_all(format!("{before}GET /never HTTP/1.1\r\n\r\n").as_bytes()).await.expect("sent");
+        rig.client.shutdown().await.expect("closed");
+        sleep(Duration::from_secs(100)).await;
+        assert!(!rig.serving.is_finished() && !rig.echo.is_closed.load(SeqCst));
+        rig.echo.never.notify_one();
+        let mut text = String::new();
+        rig.client.read_to_string(&mut text).await.expect("its end");
+        assert_eq!(replies(&text).0.last(), Some(&(200, "GET /never  ")));
+        // Where it matters, it is known.
+        assert!(rig.echo.is_closed.load(SeqCst));
+        rig.serving.await.expect("it has ended");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_asked_is_asked_to_its_end_though_the_client_goes() {
+    for (before, after) in [("", ""), ("GET /a HTTP/1.1\r\n\r\n", "GET /a HTTP/1.1\r\n\r\n")] {
+        let mut rig = rig();
+        rig.client.write_all(format!("{before}GET /never HTTP/1.1\r\n\r\n{after}").as_bytes()).await.expect("sent");
+        drop(rig.client);
+        sleep(Duration::from_secs(100)).await;
+        assert!(!rig.serving.is_finished() && !rig.echo.is_done.load(SeqCst));
+        rig.echo.never.notify_one();
+        rig.serving.await.expect("it has ended");
+        assert!(rig.echo.is_done.load(SeqCst) && rig.echo.is_closed.load(SeqCst));
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -377,9 +395,12 @@ async fn an_answer_does_not_wait_for_those_after_it() {
         let reply = timeout(PATIENCE, rig.reply()).await.expect("in time");
         assert_eq!(replies(&reply).0, [(200, "GET /never  ")]);
     }
-    // Nor is it lost with them.
-    let text = self::rig().all(["GET /a HTTP/1.1\r\n\r\nGET /never HTTP/1.1\r\n\r\n"]).await;
-    assert_eq!(replies(&text).0, [(200, "GET /a  ")]);
+    // Nor for their client, who has closed its side.
+    let mut rig = self::rig();
+    rig.client.write_all(b"GET /a HTTP/1.1\r\n\r\nGET /never HTTP/1.1\r\n\r\n").await.expect("sent");
+    rig.client.shutdown().await.expect("closed");
+    let reply = timeout(PATIENCE, rig.reply()).await.expect("in time");
+    assert_eq!(replies(&reply).0, [(200, "GET /a  ")]);
 }
 
 #[tokio::test(start_paused = true)]
