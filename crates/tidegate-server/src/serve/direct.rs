@@ -7,7 +7,6 @@ use std::{
     time::Duration,
 };
 
-use arc_swap::ArcSwap;
 use tidegate::{ConfigError, Limiter, OnStoreError, Redis};
 use tokio::{
     io::{DuplexStream, duplex},
@@ -24,7 +23,7 @@ use super::{
     metrics::Metrics,
     policies::Policies,
     recorder::{Recorder, Times},
-    settings::Settings,
+    settings::{InForce, Settings},
     traces::Traces,
     waited,
 };
@@ -42,7 +41,7 @@ const PIPE_BYTES: usize = 65_536;
 /// The policies of a configuration, straight on its store.
 pub struct Direct {
     gate: Gate<Redis>,
-    settings: Arc<ArcSwap<Settings>>,
+    settings: Arc<InForce>,
     administration: Arc<Administration<Redis>>,
     limits: Limits,
     /// Dropped with this value: the pipes end then.
@@ -87,7 +86,7 @@ impl Direct {
         let limits = config.limits.clone();
         Ok(Self {
             gate: Gate::new(limiter.clone(), Arc::clone(&recorder)),
-            settings: Arc::new(ArcSwap::from_pointee(Settings::new(&config)?)),
+            settings: Arc::new(InForce::new(Settings::new(&config)?)),
             administration: Arc::new(Administration {
                 access: Entry::new(&config)?.access,
                 policies: Arc::new(Policies::new(limiter, Arc::clone(&recorder), config)),

@@ -36,7 +36,6 @@ mod traces;
 
 use std::{error, fmt, io, net::SocketAddr, sync::Arc, time::Duration};
 
-use arc_swap::ArcSwap;
 use tidegate::{ConfigError, Limiter, Redis, Status, Store};
 use tokio::{
     net::TcpListener,
@@ -55,7 +54,7 @@ use self::{
     metrics::Metrics,
     policies::Policies,
     recorder::Times,
-    settings::Settings,
+    settings::{InForce, Settings},
     traces::Traces,
 };
 pub use self::{
@@ -196,7 +195,7 @@ impl Server {
         let http = listeners.http.local_addr().map_err(unbound)?;
         let admin = listeners.admin.as_ref().map(TcpListener::local_addr).transpose().map_err(unbound)?;
         let greeting = greeting::greeting(&config, sources.path(), http, admin);
-        let settings = Arc::new(ArcSwap::from_pointee(Settings::new(&config)?));
+        let settings = Arc::new(InForce::new(Settings::new(&config)?));
         let metrics = Metrics::new();
         let log = DecisionLog::new(&config.store.key_secret().map_err(Problems::from)?, metrics.log_dropped.clone());
         log.go_on(log.prepare(&config.decision_log).map_err(Problems::from)?);
@@ -224,9 +223,8 @@ impl Server {
             move |config: &Config| {
                 let new = Settings::new(config)?;
                 let log = recorder.log.prepare(&config.decision_log)?;
-                policies.follow(config)?;
+                policies.follow(config, || settings.replace(new))?;
                 recorder.log.go_on(log);
-                settings.store(Arc::new(new));
                 Ok(())
             }
         };

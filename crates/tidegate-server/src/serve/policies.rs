@@ -40,16 +40,16 @@ impl<S: Store> Policies<S> {
         self.lock().policy.clone()
     }
 
-    /// Goes on by another configuration.
-    pub(crate) fn follow(&self, config: &Config) -> Result<(), Problems> {
-        put(self, &mut self.lock(), config.clone()).map_err(|fault| Problem::new(fault.message).into())
+    /// Goes on by another configuration, under `lock` while its policies come into force.
+    pub(crate) fn follow<G>(&self, config: &Config, lock: impl FnOnce() -> G) -> Result<(), Problems> {
+        put(self, &mut self.lock(), config.clone(), lock).map_err(|fault| Problem::new(fault.message).into())
     }
 
     /// Replaces all policies.
     pub(crate) fn replace(&self, policy: Vec<PolicyTable>) -> Result<(), Fault> {
         let mut in_force = self.lock();
         let config = Config { policy, ..in_force.clone() };
-        put(self, &mut in_force, config)
+        put(self, &mut in_force, config, || ())
     }
 
     /// Replaces one policy by what `change` makes of it.
@@ -63,7 +63,7 @@ impl<S: Store> Policies<S> {
         let table = config.policy.iter_mut().find(|table| table.name == name).ok_or(Unchanged::Unknown)?;
         *table = change(table).map_err(Unchanged::Refused)?;
         let changed = table.clone();
-        put(self, &mut in_force, config).map_err(Unchanged::Wrong)?;
+        put(self, &mut in_force, config, || ()).map_err(Unchanged::Wrong)?;
         Ok(changed)
     }
 
@@ -72,7 +72,12 @@ impl<S: Store> Policies<S> {
     }
 }
 
-fn put<S: Store>(policies: &Policies<S>, in_force: &mut Config, config: Config) -> Result<(), Fault> {
+fn put<S: Store, G>(
+    policies: &Policies<S>,
+    in_force: &mut Config,
+    config: Config,
+    lock: impl FnOnce() -> G,
+) -> Result<(), Fault> {
     if let Some(fault) = config.policy_faults().into_iter().next() {
         return Err(fault);
     }
@@ -80,7 +85,7 @@ fn put<S: Store>(policies: &Policies<S>, in_force: &mut Config, config: Config) 
     let made = config.policies().map_err(|problems| wrong(problems.to_string()))?;
     let metrics = &policies.recorder.metrics;
     metrics.know(&config.policy);
-    let configured = policies.limiter.configure(made).map_err(|error| wrong(error.to_string()));
+    let configured = policies.limiter.configure_under(made, lock).map_err(|error| wrong(error.to_string()));
     if configured.is_ok() {
         *in_force = config;
     }

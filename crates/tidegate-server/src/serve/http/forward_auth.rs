@@ -1,7 +1,7 @@
 //! Requests that a proxy asks about before it passes them on: what they are becomes a hit. Caddy and Traefik tell it by
 //! `X-Forwarded-Method`, `-Uri`, `-Host` and `-For`; nginx is configured to.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, sync::Arc};
 
 use http::StatusCode;
 use tidegate::{Hit, Store};
@@ -19,19 +19,12 @@ use crate::{
 
 impl<S: Store> Http<S> {
     pub(super) async fn forward_auth(&self, head: &Head<'_>, response: &mut Response) -> Result<(), Problem> {
-        let settings = self.settings.load_full();
-        let mut facts: Vec<(&str, Cow<'_, [u8]>)> = Vec::with_capacity(settings.attributes.len());
-        for (name, origin) in &settings.attributes {
-            if let Origin::Header(header) = origin
-                && head.all(header).nth(1).is_some()
-            {
-                // Which of them whoever is behind the proxy goes by is not known here.
-                return Err(Problem::of(header, "the header is there more than once; send it once"));
-            }
-            facts.extend(self.fact(origin, head, &settings).map(|fact| (name.as_str(), fact)));
-        }
-        let hit = facts.iter().fold(Hit::new(), |hit, (name, value)| hit.attribute(name, value));
-        let decision = self.gate.check(FrontEnd::ForwardAuth, &hit).await?;
+        let (settings, asked) = self.settings.ask(|settings| {
+            let facts = self.facts(head, settings)?;
+            let hit = facts.iter().fold(Hit::new(), |hit, (name, value)| hit.attribute(name, value));
+            Ok::<_, Problem>((Arc::clone(settings), self.gate.check(FrontEnd::ForwardAuth, &hit)))
+        })?;
+        let decision = asked.await?;
         if decision.is_allowed() {
             answer::tell(&decision, settings.dialect, response);
         } else if settings.denial_status == StatusCode::FORBIDDEN {
@@ -42,6 +35,21 @@ impl<S: Store> Http<S> {
             answer::denied(decision, settings.dialect, response);
         }
         Ok(())
+    }
+
+    /// The attributes of the request.
+    fn facts<'s, 'h>(&self, head: &Head<'h>, settings: &'s Settings) -> Result<Vec<(&'s str, Cow<'h, [u8]>)>, Problem> {
+        let mut facts = Vec::with_capacity(settings.attributes.len());
+        for (name, origin) in &settings.attributes {
+            if let Origin::Header(header) = origin
+                && head.all(header).nth(1).is_some()
+            {
+                // Which of them whoever is behind the proxy goes by is not known here.
+                return Err(Problem::of(header, "the header is there more than once; send it once"));
+            }
+            facts.extend(self.fact(origin, head, settings).map(|fact| (name.as_str(), fact)));
+        }
+        Ok(facts)
     }
 
     /// What of the request an attribute is; nothing where it is not told.

@@ -14,7 +14,6 @@ use std::{
     sync::Arc,
 };
 
-use arc_swap::ArcSwap;
 use futures_util::future::join_all;
 use http::StatusCode;
 use tidegate::Store;
@@ -29,21 +28,21 @@ use super::{
     gate::Gate,
     http1::{Head, Request, Response, Service},
     recorder::FrontEnd,
-    settings::Settings,
+    settings::InForce,
 };
 use crate::config::Limits;
 
 /// What answers the requests of one connection.
 pub(crate) struct Http<S: Store> {
     gate: Gate<S>,
-    settings: Arc<ArcSwap<Settings>>,
+    settings: Arc<InForce>,
     max_body_bytes: usize,
     max_batch: usize,
     peer: SocketAddr,
 }
 
 impl<S: Store> Http<S> {
-    pub(crate) fn new(gate: Gate<S>, settings: Arc<ArcSwap<Settings>>, limits: &Limits, peer: SocketAddr) -> Self {
+    pub(crate) fn new(gate: Gate<S>, settings: Arc<InForce>, limits: &Limits, peer: SocketAddr) -> Self {
         let (max_body_bytes, max_batch) = (limits.max_body_bytes.get(), limits.max_batch.get());
         Self { gate, settings, max_body_bytes, max_batch, peer }
     }
