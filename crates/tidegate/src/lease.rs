@@ -27,6 +27,16 @@ impl Lease {
 /// The attribute of a hit that is the id of its lease.
 pub(crate) const LEASE: &str = "lease";
 
+/// Which hits take leases when they are checked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Leases {
+    /// All; one that has no name ends by itself.
+    #[default]
+    Any,
+    /// Those that name them.
+    Named,
+}
+
 /// The number of a lease, which is what a hit costs a policy of the algorithm `concurrency`: of its key and its id if it has one, else
 /// of one that nobody knows. From 1 to 2^53 - 1.
 pub(crate) fn number(hit: &Hit<'_>, key: &Key, digester: &Digester) -> u64 {

@@ -20,6 +20,7 @@ use crate::{
     Algorithm, Builder, Clock, Decision, Hit, Inspection, Memory, Policy, Quota, Ranked, Receipt, Store, SystemClock,
     error::ConfigError,
     key::Digester,
+    lease::Leases,
     set::{Making, PolicySet, Prepared, Stance},
     store::{Intent, memory::Keeper},
 };
@@ -69,6 +70,7 @@ pub(crate) struct Inner<S> {
     pub(crate) clock: Time,
     pub(crate) digester: Digester,
     pub(crate) max_keys: usize,
+    pub(crate) leases: Leases,
     #[cfg(feature = "waiting")]
     pub(crate) waiting: Waiting,
 }

@@ -69,6 +69,7 @@ impl Direct {
         let limiter = Limiter::builder()
             .policies(config.policies()?.into_iter().map(|policy| policy.on_store_error(OnStoreError::Error)))
             .key_secret(config.store.key_secret().map_err(Problems::from)?)
+            .named_leases()
             .store(redis.deadline(patience).deny_cache(Duration::ZERO))
             .build()
             .map_err(wrong)?;

@@ -34,10 +34,13 @@ pub(super) fn greeting(config: &Config, file: Option<&Path>, http: SocketAddr, a
     if config.policy.is_empty() {
         line("policy", "none, everything is allowed");
     }
-    let query: Vec<String> = config
-        .policy
-        .first()
-        .map_or_else(Vec::new, |table| table.key.iter().map(|attribute| format!("{attribute}=42")).collect());
+    let leasing: Vec<&str> = config.leasing().map(|table| table.name.as_str()).collect();
+    if !leasing.is_empty() {
+        line("", &format!("asked by /v1/acquire, and where a hit names its lease: {}", leasing.join(", ")));
+    }
+    let mut counting = config.policy.iter().filter(|table| table.concurrency.is_none());
+    let query: Vec<String> =
+        counting.next().map_or_else(Vec::new, |table| table.key.iter().map(|attribute| format!("{attribute}=42")).collect());
     line("try", &format!("curl -i 'http://{http}/v1/check?{}'", query.join("&")));
     text
 }
@@ -46,7 +49,7 @@ fn policy(table: &PolicyTable) -> String {
     let quota = match (&table.quota, &table.calendar, &table.concurrency) {
         (Some(quota), ..) => quota.to_string(),
         (_, Some(calendar), _) => format!("{} a {}", calendar.limit, format!("{:?}", calendar.per).to_lowercase()),
-        (.., Some(concurrency)) => format!("{} at once", concurrency.limit),
+        (.., Some(concurrency)) => format!("{} leases at once", concurrency.limit),
         _ => String::new(),
     };
     let by = if table.key.is_empty() { "in all".to_owned() } else { format!("for each {}", table.key.join(" and ")) };

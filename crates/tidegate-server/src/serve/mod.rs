@@ -165,6 +165,7 @@ impl Server {
         let builder = Limiter::builder()
             .policies(config.policies()?)
             .max_keys(config.store.max_keys.get())
+            .named_leases()
             .key_secret(config.store.key_secret().map_err(Problems::from)?);
         match config.store.backend().map_err(Problems::from)? {
             Backend::Memory(None) => Self::listen(builder.build().map_err(wrong)?, |_| None, listeners, entry, sources, config),

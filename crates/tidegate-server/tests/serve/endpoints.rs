@@ -100,6 +100,29 @@ async fn a_lease_that_has_no_name_is_given_one() {
 }
 
 #[tokio::test]
+async fn what_names_no_lease_takes_none_but_to_acquire_it() {
+    let attributes = "forward_auth.attributes = { tenant = \"header:x-tenant\" }\n";
+    let running = Running::start(&format!("{attributes}{POLICIES}")).await;
+    let mut client = running.client().await;
+    for _ in 0..2 {
+        let hit = r#"{"attributes":{"tenant":"t"}}"#;
+        let batch = client.post("/v1/check/batch", format!("{{\"hits\":[{hit}]}}")).await.json();
+        for told in [client.post("/v1/check", hit).await.json(), batch["decisions"][0].clone()] {
+            assert_eq!((&told["allowed"], &told["outcomes"]), (&json!(true), &json!([])));
+        }
+        assert_eq!(client.ask("GET", "/v1/auth", &[("x-tenant", "t")]).await.status, 200);
+        // What takes nothing is told of it.
+        assert_eq!(client.get("/v1/peek?tenant=t").await.json()["remaining"], 1);
+    }
+    for (lease, status) in [("a", 200), ("a", 200), ("b", 429)] {
+        let reply = client.get(&format!("/v1/check?tenant=t&lease={lease}")).await;
+        assert_eq!((reply.status, &reply.json()["policy"]), (status, &json!("jobs")), "{lease}");
+    }
+    assert!(running.server.greeting().contains("jobs: 1 leases at once for each tenant\n"), "{}", running.server.greeting());
+    assert!(running.server.greeting().contains("asked by /v1/acquire, and where a hit names its lease: jobs\n"));
+}
+
+#[tokio::test]
 async fn receipts_give_back_once() {
     let running = Running::start(POLICIES).await;
     let mut client = running.client().await;

@@ -58,6 +58,9 @@ async fn every_kind_of_question_can_be_asked_on_redis() {
     assert_eq!(client.post("/v1/refund", refund).await.json()["remaining"], 8);
     assert_eq!(client.post("/v1/charge", r#"{"attributes":{"user":"a"},"cost":9}"#).await.json()["remaining"], 0);
     let lease = r#"{"attributes":{"tenant":"t"},"lease":"a"}"#;
+    for _ in 0..2 {
+        assert_eq!(client.get("/v1/check?tenant=t").await.json()["outcomes"], serde_json::json!([]));
+    }
     for (path, status) in [("acquire", 200), ("renew", 200), ("release", 200), ("renew", 409)] {
         assert_eq!(client.post(&format!("/v1/{path}"), lease).await.status, status, "{path}");
     }
@@ -87,13 +90,16 @@ async fn who_has_closed_its_side_is_answered_and_what_is_asked_is_counted_whoeve
     ];
     // It answers later than they close.
     redis.freeze();
-    let asked: Vec<_> = requests.into_iter().map(|(request, status)| {
-        let connecting = running.client();
-        async move {
-            let reply = connecting.await.all(request.as_bytes()).await;
-            assert!(reply.starts_with(&format!("HTTP/1.1 {status}")), "{request}: {reply}");
-        }
-    }).collect();
+    let asked: Vec<_> = requests
+        .into_iter()
+        .map(|(request, status)| {
+            let connecting = running.client();
+            async move {
+                let reply = connecting.await.all(request.as_bytes()).await;
+                assert!(reply.starts_with(&format!("HTTP/1.1 {status}")), "{request}: {reply}");
+            }
+        })
+        .collect();
     let gone = async {
         let mut gone = running.client().await;
         gone.send(b"GET /v1/check?user=a HTTP/1.1\r\nhost: a\r\n\r\n").await.expect("sent");
