@@ -142,6 +142,29 @@ async fn wrong_paths_methods_and_kinds_are_refused() {
     assert_eq!(left(&mut client).await, LIMIT);
 }
 
+#[tokio::test]
+async fn pages_of_other_sites_are_refused() {
+    let running = Running::start(ALL).await;
+    let mut client = running.client().await;
+    let foreign = [("sec-fetch-site", "cross-site"), ("sec-fetch-site", "same-site"), ("origin", "http://evil.example")];
+    for header in foreign {
+        for path in ["/v1/check?cost=5", "/v1/peek", "/v1/charge", "/v1/check/batch", "/v1/acquire", "/v1/release"] {
+            for method in ["GET", "POST", "OPTIONS"] {
+                let reply = client.ask(method, path, &[header, ("content-length", "0")]).await;
+                let told = (reply.status, reply.header("content-type"));
+                assert_eq!(told, (403, Some("application/problem+json")), "{header:?} {method} {path}");
+            }
+        }
+        // What a proxy is told by its client is no page that asks here, and the document is for anybody.
+        assert_eq!(client.ask("GET", "/openapi.json", &[header]).await.status, 200, "{header:?}");
+        assert_eq!(client.ask("GET", "/v1/auth?cost=0", &[header]).await.status, 200, "{header:?}");
+    }
+    assert_eq!(left(&mut client).await, LIMIT - foreign.len() as u64);
+    for header in [("sec-fetch-site", "none"), ("sec-fetch-site", "same-origin"), ("origin", "http://tidegate")] {
+        assert_eq!(client.ask("GET", "/v1/peek", &[header]).await.status, 200, "{header:?}");
+    }
+}
+
 /// One server, and one connection to it, for all cases.
 struct Rig {
     runtime: Runtime,

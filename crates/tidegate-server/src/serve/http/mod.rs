@@ -58,6 +58,10 @@ impl<S: Store> Http<S> {
         let hit = || if is_get { request::query(head.query) } else { request::json::<HitBody<'_>>(request::body(request)?) };
         let (told, denial) = match route.endpoint {
             Endpoint::Check => {
+        // Proxies hand on what browsers tell them, and the document is for anybody.
+        if head.is_foreign && !matches!(route.endpoint, Endpoint::Auth | Endpoint::OpenApi) {
+            return Err(Problem::new(StatusCode::FORBIDDEN, "A page of another site asks, which is not for it to do."));
+        }
                 let HitBody { attributes, cost } = hit()?;
                 (self.gate.check(BY, &attributes.hit(cost)).await, Denial::Refuses)
             }

@@ -22,6 +22,8 @@ pub struct Head<'b> {
     pub method: &'b str,
     pub path: &'b str,
     pub query: &'b str,
+    /// Whether a browser asks for a page of another site. Nobody else says so.
+    pub is_foreign: bool,
     headers: SmallVec<[Header<'b>; 16]>,
     pub(super) length: Length,
     pub(super) after: After,
@@ -76,7 +78,7 @@ impl<'b> Head<'b> {
         self.headers = SmallVec::from_slice(request.headers);
         self.after = if is_old { After::Closed } else { After::Kept };
         let (mut length, mut is_closed) = (None, false);
-        let mut host = None;
+        let (mut host, mut origin) = (None, None);
         for Header { name, value } in request.headers {
             // Most names are none of these by their lengths.
             match name.len() {
@@ -88,6 +90,7 @@ impl<'b> Head<'b> {
                         return Err(wrong("The Host is none: send a name or an address, and a port if need be."));
                     }
                 }
+                6 if name.eq_ignore_ascii_case("origin") => self.is_foreign |= origin.replace(*value).is_some(),
                 6 if name.eq_ignore_ascii_case("expect") => self.expects = !is_old && value.eq_ignore_ascii_case(b"100-continue"),
                 10 if name.eq_ignore_ascii_case("connection") => {
                     let says = |word| value.split(|byte| *byte == b',').any(|part| part.trim_ascii().eq_ignore_ascii_case(word));
@@ -101,6 +104,9 @@ impl<'b> Head<'b> {
                     if length.replace(Length::Bytes(bytes)).is_some() {
                         return Err(wrong("The length of the body is told more than once."));
                     }
+                }
+                14 if name.eq_ignore_ascii_case("sec-fetch-site") => {
+                    self.is_foreign |= !matches!(*value, b"none" | b"same-origin")
                 }
                 17 if name.eq_ignore_ascii_case("transfer-encoding") => {
                     if is_old || !value.trim_ascii().eq_ignore_ascii_case(b"chunked") {
@@ -116,6 +122,7 @@ impl<'b> Head<'b> {
         if host.is_none() && !is_old {
             return Err(wrong("The Host is missing."));
         }
+        self.is_foreign |= origin.is_some_and(|origin| !is_of(origin, host.unwrap_or_default()));
         if is_closed {
             self.after = After::Closed;
         }
@@ -183,6 +190,12 @@ pub(crate) fn name_and_port(host: &[u8]) -> Option<(&[u8], &[u8])> {
         nothing => nothing.is_empty(),
     };
     (is_name && is_port).then_some((name, port))
+}
+
+/// Whether an origin is this host's.
+fn is_of(origin: &[u8], host: &[u8]) -> bool {
+    let site = origin.strip_prefix(b"http://").or_else(|| origin.strip_prefix(b"https://"));
+    site.is_some_and(|site| site.eq_ignore_ascii_case(host))
 }
 
 fn number(digits: &[u8]) -> Option<u64> {

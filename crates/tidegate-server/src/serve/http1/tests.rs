@@ -229,6 +229,35 @@ async fn any_host_will_do_and_old_clients_need_none() {
     }
 }
 
+#[test]
+fn a_browser_says_whose_page_it_asks_for() {
+    let rows = [
+        ("", false),
+        ("sec-fetch-site: none\r\n", false),
+        ("Sec-Fetch-Site: same-origin\r\norigin: http://a:1\r\n", false),
+        ("origin: https://A:1\r\n", false),
+        ("sec-fetch-site: same-site\r\n", true),
+        ("sec-fetch-site: cross-site\r\n", true),
+        ("sec-fetch-site: none\r\nsec-fetch-site: cross-site\r\n", true),
+        ("sec-fetch-site:\r\n", true),
+        ("Origin: http://a\r\n", true),
+        ("origin: http://a:2\r\n", true),
+        ("origin: a:1\r\n", true),
+        ("origin: null\r\n", true),
+        ("origin:\r\n", true),
+        ("origin: http://a:1\r\norigin: http://a:1\r\n", true),
+    ];
+    for (headers, is_foreign) in rows {
+        // In whatever order they come.
+        for lines in [format!("host: a:1\r\n{headers}"), format!("{headers}host: a:1\r\n")] {
+            let bytes = format!("GET / HTTP/1.1\r\n{lines}\r\n");
+            let mut head = Head::default();
+            assert!(matches!(head.read(bytes.as_bytes()), Ok(Some(_))), "{headers}");
+            assert_eq!(head.is_foreign, is_foreign, "{headers}");
+        }
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_head_is_answered_without_the_body() {
     let text = rig().all(["HEAD /a HTTP/1.1\r\nhost: a\r\n\r\n"]).await;
