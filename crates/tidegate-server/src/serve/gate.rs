@@ -66,6 +66,11 @@ impl<S: Store> Gate<S> {
         told
     }
 
+    /// Whether there is a policy of concurrency that applies to a hit.
+    pub(crate) fn gives_lease_to(&self, hit: &Hit<'_>) -> bool {
+        self.limiter.gives_lease_to(hit)
+    }
+
     pub(crate) async fn renew(&self, hit: &Hit<'_>) -> Result<bool, StoreError> {
         S::told(self.limiter.renew(hit)).await
     }

@@ -123,6 +123,19 @@ async fn what_names_no_lease_takes_none_but_to_acquire_it() {
 }
 
 #[tokio::test]
+async fn a_lease_is_renewed_where_a_policy_gives_it() {
+    let running = Running::start(&format!("{POLICIES}unlimited = [\"free\"]\n")).await;
+    let mut client = running.client().await;
+    let none = client.post("/v1/renew", r#"{"attributes":{"user":"a"},"lease":"one"}"#).await;
+    assert_eq!((none.status, &none.json()["field"]), (400, &json!("attributes")));
+    // Who has no limit loses no place.
+    for path in ["acquire", "renew"] {
+        let reply = client.post(&format!("/v1/{path}"), r#"{"attributes":{"tenant":"free"},"lease":"one"}"#).await;
+        assert_eq!(reply.status, 200, "{path}: {reply:?}");
+    }
+}
+
+#[tokio::test]
 async fn receipts_give_back_once() {
     let running = Running::start(POLICIES).await;
     let mut client = running.client().await;

@@ -56,12 +56,17 @@ async fn wrong_bodies_are_refused_with_the_field() {
         (r#"{"receipt":"tg1:0;","cost":1}"#, Some("receipt")),
         (r#"{"receipt":7,"cost":1}"#, Some("receipt")),
     ];
-    let lease = [(r#"{"attributes":{}}"#, Some("lease")), (r#"{"attributes":{},"lease":7}"#, Some("lease"))];
-    let tables: [(&str, &[Row]); 10] = [
+    let lease = [
+        (r#"{"attributes":{},"lease":7}"#, Some("lease")),
+        (r#"{"attributes":{},"lease":""}"#, Some("lease")),
+        (r#"{"attributes":{}}"#, Some("lease")),
+    ];
+    let tables: [(&str, &[Row]); 11] = [
         ("/v1/check", &hit),
         ("/v1/peek", &hit),
         ("/v1/charge", &hit),
         ("/v1/acquire", &hit),
+        ("/v1/acquire", &lease[..2]),
         ("/v1/check/batch", &batch),
         ("/v1/refund", &receipt[..1]),
         ("/v1/settle", &receipt),

@@ -84,7 +84,11 @@ impl<S: Store> Http<S> {
             Endpoint::Acquire => return self.acquire(request, response).await,
             Endpoint::Renew => {
                 let LeaseBody { attributes, lease } = request::json(request::body(request)?)?;
-                let held = self.gate.renew(&attributes.hit(Default::default()).lease(lease.as_bytes())).await?;
+                let hit = attributes.hit(Default::default()).lease(lease.as_bytes());
+                if !self.gate.gives_lease_to(&hit) {
+                    return Err(Problem::of("attributes", "no policy of concurrency applies to these"));
+                }
+                let held = self.gate.renew(&hit).await?;
                 if !held {
                     let detail = "The lease is not held: it has ended, and somebody else may have its place.";
                     return Err(Problem::new(StatusCode::CONFLICT, detail));

@@ -73,7 +73,8 @@ pub(crate) struct AcquireBody<'a> {
     #[serde(default)]
     pub(crate) cost: Cost,
     /// A name that nobody else uses; one is made up unless given.
-    #[serde(default, borrow)]
+    #[serde(default, borrow, deserialize_with = "optional_lease")]
+    #[schemars(length(min = 1))]
     pub(crate) lease: Option<Cow<'a, str>>,
 }
 
@@ -87,7 +88,8 @@ pub(crate) struct LeaseBody<'a> {
     #[schemars(with = "std::collections::BTreeMap<String, String>")]
     pub(crate) attributes: Attributes<'a>,
     /// Its name.
-    #[serde(borrow)]
+    #[serde(borrow, deserialize_with = "lease")]
+    #[schemars(length(min = 1))]
     pub(crate) lease: Cow<'a, str>,
 }
 
@@ -219,6 +221,18 @@ impl<'de> Deserialize<'de> for Cost {
 
         deserializer.deserialize_u64(Reader)
     }
+}
+
+/// The name of a lease. One that is empty is most likely missing, and would be everybody's.
+fn lease<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Cow<'de, str>, D::Error> {
+    let Word(name) = Word::deserialize(deserializer)?;
+    if name.is_empty() { Err(de::Error::custom("a lease has a name; write one")) } else { Ok(name) }
+}
+
+fn optional_lease<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Cow<'de, str>>, D::Error> {
+    #[derive(Deserialize)]
+    struct Lease<'a>(#[serde(borrow, deserialize_with = "lease")] Cow<'a, str>);
+    Ok(Option::<Lease<'_>>::deserialize(deserializer)?.map(|Lease(name)| name))
 }
 
 fn receipt<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Receipt, D::Error> {
