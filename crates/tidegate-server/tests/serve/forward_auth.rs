@@ -100,6 +100,22 @@ async fn a_header_that_comes_twice_is_refused() {
 }
 
 #[tokio::test]
+async fn so_is_any_other_that_an_attribute_is_made_of() {
+    let table = "[forward_auth]\nattributes = { method = \"method\", path = \"path\", host = \"host\" }\n";
+    let policies = "[[policy]]\nname = \"hosts\"\nkey = [\"method\", \"path\", \"host\"]\nquota = \"1/hour\"\n";
+    let running = Running::start(&format!("{table}{policies}")).await;
+    let mut client = running.client().await;
+    let all = [("x-forwarded-method", "GET"), ("x-forwarded-uri", "/"), ("x-forwarded-host", "a")];
+    assert_eq!(statuses(&mut client, &[&all, &all]).await, [200, 429]);
+    for (name, value) in [("x-forwarded-method", "PUT"), ("x-forwarded-uri", "/b"), ("x-forwarded-host", "b")] {
+        for twice in [[&all[..], &[(name, value)]].concat(), [&[(name, value)], &all[..]].concat()] {
+            let reply = client.ask("GET", "/v1/auth", &twice).await;
+            assert_eq!((reply.status, reply.json()["field"].as_str()), (400, Some(name)));
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_body_that_a_proxy_sends_along_is_not_waited_for() {
     let running = Running::start(POLICIES).await;
     for framing in ["content-length: 1000000", "transfer-encoding: chunked"] {

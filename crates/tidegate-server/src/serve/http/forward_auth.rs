@@ -41,32 +41,35 @@ impl<S: Store> Http<S> {
     fn facts<'s, 'h>(&self, head: &Head<'h>, settings: &'s Settings) -> Result<Vec<(&'s str, Cow<'h, [u8]>)>, Problem> {
         let mut facts = Vec::with_capacity(settings.attributes.len());
         for (name, origin) in &settings.attributes {
-            if let Origin::Header(header) = origin
-                && head.all(header).nth(1).is_some()
-            {
-                // Which of them whoever is behind the proxy goes by is not known here.
-                return Err(Problem::of(header, "the header is there more than once; send it once"));
-            }
-            facts.extend(self.fact(origin, head, settings).map(|fact| (name.as_str(), fact)));
+            facts.extend(self.fact(origin, head, settings)?.map(|fact| (name.as_str(), fact)));
         }
         Ok(facts)
     }
 
     /// What of the request an attribute is; nothing where it is not told.
-    fn fact<'h>(&self, origin: &Origin, head: &Head<'h>, settings: &Settings) -> Option<Cow<'h, [u8]>> {
-        let told = |name: &str| head.get(name);
-        let fact = match origin {
+    fn fact<'h>(&self, origin: &Origin, head: &Head<'h>, settings: &Settings) -> Result<Option<Cow<'h, [u8]>>, Problem> {
+        let told = |name: &str| once(head, name);
+        Ok(match origin {
             Origin::Address => {
                 let lines: Vec<&[u8]> = settings.proxies.header().iter().flat_map(|name| head.all(name)).collect();
-                let client = settings.proxies.client(Some(self.peer.ip()), lines.into_iter())?;
-                return Some(Cow::Owned(subscriber(client).to_string().into_bytes()));
+                let client = settings.proxies.client(Some(self.peer.ip()), lines.into_iter());
+                client.map(|client| Cow::Owned(subscriber(client).to_string().into_bytes()))
             }
-            Origin::Method => told("x-forwarded-method").unwrap_or(head.method.as_bytes()),
-            Origin::Path => return Some(path(told("x-forwarded-uri")?)),
-            Origin::Host => told("x-forwarded-host").or_else(|| told("host"))?,
-            Origin::Header(name) => told(name)?,
-        };
-        Some(Cow::Borrowed(fact))
+            Origin::Method => Some(Cow::Borrowed(told("x-forwarded-method")?.unwrap_or(head.method.as_bytes()))),
+            Origin::Path => told("x-forwarded-uri")?.map(path),
+            Origin::Host => told("x-forwarded-host")?.or_else(|| head.get("host")).map(Cow::Borrowed),
+            Origin::Header(name) => told(name)?.map(Cow::Borrowed),
+        })
+    }
+}
+
+/// The value of a header. Where it is there twice, it is not known here which of them whoever is behind the proxy goes by.
+fn once<'h>(head: &Head<'h>, name: &str) -> Result<Option<&'h [u8]>, Problem> {
+    let mut values = head.all(name);
+    let first = values.next();
+    match values.next() {
+        Some(_) => Err(Problem::of(name, "the header is there more than once; send it once")),
+        None => Ok(first),
     }
 }
 
