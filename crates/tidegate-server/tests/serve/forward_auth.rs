@@ -116,6 +116,35 @@ async fn so_is_any_other_that_an_attribute_is_made_of() {
 }
 
 #[tokio::test]
+async fn a_host_is_the_same_however_it_is_written() {
+    let policy = "[[policy]]\nname = \"per-host\"\nkey = [\"host\"]\nquota = \"1/hour\"\n";
+    let running = Running::start(&format!("[forward_auth]\nattributes = {{ host = \"host\" }}\n{policy}")).await;
+    let mut client = running.client().await;
+    for (host, status) in [
+        ("a.example", 200),
+        ("A.Example", 429),
+        ("a.example.", 429),
+        ("a.example:80", 429),
+        ("a.example:", 429),
+        ("A.example.:65535", 429),
+        ("b.a.example", 200),
+        ("[2001:DB8::1]", 200),
+        ("[2001:db8::1]:443", 429),
+        ("a.example/b", 400),
+        ("a.example:80:80", 400),
+        ("a.example, a.example", 400),
+    ] {
+        let reply = client.ask("GET", "/v1/auth", &[("x-forwarded-host", host)]).await;
+        assert_eq!(reply.status, status, "{host}");
+    }
+    // The client's own, where the proxy does not say.
+    for (host, status) in [("B.example:1", 200), ("b.example", 429)] {
+        client.send(format!("GET /v1/auth HTTP/1.1\r\nhost: {host}\r\n\r\n").as_bytes()).await.expect("sent");
+        assert_eq!(client.reply().await.expect("a reply").status, status, "{host}");
+    }
+}
+
+#[tokio::test]
 async fn a_body_that_a_proxy_sends_along_is_not_waited_for() {
     let running = Running::start(POLICIES).await;
     for framing in ["content-length: 1000000", "transfer-encoding: chunked"] {

@@ -11,7 +11,7 @@ use super::{Http, answer, problem::Problem};
 use crate::{
     config::Origin,
     serve::{
-        http1::{Head, Response},
+        http1::{Head, Response, name_and_port},
         recorder::FrontEnd,
         settings::Settings,
     },
@@ -57,7 +57,10 @@ impl<S: Store> Http<S> {
             }
             Origin::Method => Some(Cow::Borrowed(told("x-forwarded-method")?.unwrap_or(head.method.as_bytes()))),
             Origin::Path => told("x-forwarded-uri")?.map(path),
-            Origin::Host => told("x-forwarded-host")?.or_else(|| head.get("host")).map(Cow::Borrowed),
+            Origin::Host => match told("x-forwarded-host")? {
+                Some(told) => Some(host(told).ok_or_else(|| Problem::of("x-forwarded-host", "this is no host"))?),
+                None => head.get("host").and_then(host),
+            },
             Origin::Header(name) => told(name)?.map(Cow::Borrowed),
         })
     }
@@ -71,6 +74,17 @@ fn once<'h>(head: &Head<'h>, name: &str) -> Result<Option<&'h [u8]>, Problem> {
         Some(_) => Err(Problem::of(name, "the header is there more than once; send it once")),
         None => Ok(first),
     }
+}
+
+/// The name of a host, as it is however it is written: in small letters, without the dot at its end, and without a port, which is the
+/// client's to make up and which nobody is found by.
+fn host(told: &[u8]) -> Option<Cow<'_, [u8]>> {
+    let (name, _port) = name_and_port(told)?;
+    let name = name.strip_suffix(b".").unwrap_or(name);
+    Some(match name.iter().any(u8::is_ascii_uppercase) {
+        true => Cow::Owned(name.to_ascii_lowercase()),
+        false => Cow::Borrowed(name),
+    })
 }
 
 /// The path of a request's target, without the query. Escapes are what they stand for: `/%6cogin` is `/login` to whoever is behind the

@@ -27,6 +27,7 @@ use tokio::{
     time::{Instant, Sleep, sleep, sleep_until, timeout},
 };
 
+pub(super) use self::head::name_and_port;
 use self::{
     chunks::Chunks,
     head::{After, Length},
