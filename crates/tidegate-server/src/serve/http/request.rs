@@ -101,15 +101,31 @@ pub(crate) struct Attributes<'a>(SmallVec<[Attribute<'a>; 4]>);
 type Attribute<'a> = (Cow<'a, str>, Cow<'a, [u8]>);
 
 /// They are compared with each other.
+/// Why an attribute is not taken.
+pub(crate) enum Unfit<'a> {
+    /// There is another of this name.
+    Twice(Cow<'a, str>),
+    TooMany,
+}
+
+impl fmt::Display for Unfit<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Twice(_) => "an attribute is given twice; send each once",
+            Self::TooMany => "too many attributes; send 64 at most",
+        })
+    }
+}
+
 const MAX_ATTRIBUTES: usize = 64;
 
 impl<'a> Attributes<'a> {
-    pub(crate) fn push(&mut self, name: Cow<'a, str>, value: Cow<'a, [u8]>) -> Result<(), &'static str> {
+    pub(crate) fn push(&mut self, name: Cow<'a, str>, value: Cow<'a, [u8]>) -> Result<(), Unfit<'a>> {
         if self.0.iter().any(|(known, _)| *known == name) {
-            return Err("an attribute is given twice; send each once");
+            return Err(Unfit::Twice(name));
         }
         if self.0.len() >= MAX_ATTRIBUTES {
-            return Err("too many attributes; send 64 at most");
+            return Err(Unfit::TooMany);
         }
         self.0.push((name, value));
         Ok(())
@@ -245,9 +261,15 @@ pub(crate) fn query(query: &str) -> Result<HitBody<'_>, Problem> {
     let mut cost = None;
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-        let undecoded = || Problem::of("query", "a % is followed by two hexadecimal digits; write %25 for a % itself");
-        let (name, value) = (decoded(name).ok_or_else(undecoded)?, decoded(value).ok_or_else(undecoded)?);
-        if *name == *b"cost" {
+        let undecoded = |field: &str| Problem::of(field, "a % is followed by two hexadecimal digits; write %25 for a % itself");
+        let name = decoded(name).ok_or_else(|| undecoded("query"))?;
+        let name = match name {
+            Cow::Borrowed(name) => str::from_utf8(name).ok().map(Cow::Borrowed),
+            Cow::Owned(name) => String::from_utf8(name).ok().map(Cow::Owned),
+        };
+        let name = name.ok_or_else(|| Problem::of("query", "the name of an attribute is not UTF-8"))?;
+        let value = decoded(value).ok_or_else(|| undecoded(&name))?;
+        if name == "cost" {
             let text = str::from_utf8(&value).map_err(|_| NO_COST);
             let read = text.and_then(str::parse).map_err(|error| Problem::of("cost", error))?;
             if cost.replace(read).is_some() {
@@ -255,12 +277,10 @@ pub(crate) fn query(query: &str) -> Result<HitBody<'_>, Problem> {
             }
             continue;
         }
-        let name = match name {
-            Cow::Borrowed(name) => str::from_utf8(name).ok().map(Cow::Borrowed),
-            Cow::Owned(name) => String::from_utf8(name).ok().map(Cow::Owned),
-        };
-        let name = name.ok_or_else(|| Problem::of("query", "the name of an attribute is not UTF-8"))?;
-        attributes.push(name, value).map_err(|error| Problem::of("query", error))?;
+        attributes.push(name, value).map_err(|unfit| match &unfit {
+            Unfit::Twice(name) => Problem::of(&**name, unfit.to_string()),
+            Unfit::TooMany => Problem::of("query", unfit.to_string()),
+        })?;
     }
     Ok(HitBody { attributes, cost: cost.unwrap_or_default() })
 }
