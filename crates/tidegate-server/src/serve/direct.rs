@@ -18,7 +18,7 @@ use super::{
     admin::{Admin, Administration, Entry},
     decision_log::DecisionLog,
     gate::Gate,
-    http::Http,
+    http::{Http, seal::Seal},
     http1,
     metrics::Metrics,
     policies::Policies,
@@ -44,6 +44,7 @@ pub struct Direct {
     settings: Arc<InForce>,
     administration: Arc<Administration<Redis>>,
     limits: Limits,
+    seal: Seal,
     /// Dropped with this value: the pipes end then.
     stop: watch::Sender<()>,
 }
@@ -68,8 +69,8 @@ impl Direct {
         let wrong = |error: ConfigError| Problems::from(Problem::new(format!("store: {error}")));
         let limiter = Limiter::builder()
             .policies(config.policies()?.into_iter().map(|policy| policy.on_store_error(OnStoreError::Error)))
-            .key_secret(config.store.key_secret().map_err(Problems::from)?)
             .named_leases()
+            .key_secret(config.store.key_secret().map_err(Problems::from)?)
             .store(redis.deadline(patience).deny_cache(Duration::ZERO))
             .build()
             .map_err(wrong)?;
@@ -85,6 +86,7 @@ impl Direct {
         let recorder = Arc::new(Recorder::new(metrics, log, traces, Times::Ignored));
         let (stop, stopping) = watch::channel(());
         let limits = config.limits.clone();
+        let seal = Seal::new(&config.store.key_secret().map_err(Problems::from)?);
         Ok(Self {
             gate: Gate::new(limiter.clone(), Arc::clone(&recorder)),
             settings: Arc::new(InForce::new(Settings::new(&config)?)),
@@ -97,13 +99,14 @@ impl Direct {
                 stopping,
             }),
             limits,
+            seal,
             stop,
         })
     }
 
     /// A connection to what `listen.http` is elsewhere.
     pub fn http(&self) -> DuplexStream {
-        self.pipe(Http::new(self.gate.clone(), Arc::clone(&self.settings), &self.limits, NOBODY))
+        self.pipe(Http::new(self.gate.clone(), Arc::clone(&self.settings), &self.limits, self.seal, NOBODY))
     }
 
     /// A connection to what `listen.admin` is elsewhere.

@@ -50,7 +50,7 @@ use self::{
     admin::{Admin, Administration, Entry},
     decision_log::DecisionLog,
     gate::Gate,
-    http::Http,
+    http::{Http, seal::Seal},
     metrics::Metrics,
     policies::Policies,
     recorder::Times,
@@ -207,13 +207,14 @@ impl Server {
         let (stop, stopped) = watch::channel(());
         let gate = Gate::new(limiter, Arc::clone(&recorder));
         let limits = config.limits.clone();
+        let seal = Seal::new(&config.store.key_secret().map_err(Problems::from)?);
 
         let serving = tokio::spawn({
             let (settings, recorder, limits, stopped) =
                 (Arc::clone(&settings), Arc::clone(&recorder), limits.clone(), stopped.clone());
             async move {
                 let service = |peer| {
-                    let http = Http::new(gate.clone(), Arc::clone(&settings), &limits, peer);
+                    let http = Http::new(gate.clone(), Arc::clone(&settings), &limits, seal, peer);
                     recorder.metrics.connected("http", http)
                 };
                 accept::serve(listeners.http, None, &limits, stopped, service).await;

@@ -157,6 +157,48 @@ async fn receipts_give_back_once() {
 }
 
 #[tokio::test]
+async fn with_a_secret_receipts_are_good_only_where_they_were_given_out() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let secret = folder.path().join("secret");
+    std::fs::write(&secret, "open sesame\n").expect("a file");
+    let with = Running::start(&format!("store.key_secret_file = {secret:?}\n{POLICIES}")).await;
+    let without = Running::start(POLICIES).await;
+    let (mut sealed, mut plain) = (with.client().await, without.client().await);
+    let check = r#"{"attributes":{"user":"a"},"cost":4}"#;
+    let taken = |reply: super::client::Reply| reply.json()["receipt"].as_str().expect("a receipt").to_owned();
+    let (forged, good) = (taken(plain.post("/v1/check", check).await), taken(sealed.post("/v1/check", check).await));
+    let batch = sealed.post("/v1/check/batch", format!("{{\"hits\":[{check}]}}")).await.json();
+    let second = batch["decisions"][0]["receipt"].as_str().expect("a receipt").to_owned();
+    let tag = good.len() - 32;
+    let wrong = [
+        forged.clone(),
+        format!("{forged}{}", &good[tag..]),
+        good[..tag].to_owned(),
+        good[..good.len() - 1].to_owned(),
+        good.to_uppercase(),
+        good.replace(",4;", ",5;"),
+        good[tag..].to_owned(),
+        format!("é{}", &good[tag + 1..]),
+        String::new(),
+    ];
+    for receipt in &wrong {
+        for path in ["/v1/refund", "/v1/settle"] {
+            let mut body = json!({ "receipt": receipt });
+            if path == "/v1/settle" {
+                body["cost"] = json!(0);
+            }
+            let reply = sealed.post(path, body.to_string()).await;
+            assert_eq!((reply.status, &reply.json()["field"]), (400, &json!("receipt")), "{receipt}");
+        }
+    }
+    assert_eq!(sealed.get("/v1/peek?user=a").await.json()["remaining"], 2);
+    for (receipt, left) in [(good, 6), (second, 10)] {
+        let refund = json!({ "receipt": receipt }).to_string();
+        assert_eq!(sealed.post("/v1/refund", refund).await.json()["remaining"], left);
+    }
+}
+
+#[tokio::test]
 async fn a_batch_is_decided_in_order_each_hit_by_itself() {
     let running = Running::start(POLICIES).await;
     let mut client = running.client().await;

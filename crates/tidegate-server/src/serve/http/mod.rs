@@ -6,6 +6,7 @@ mod openapi;
 pub(super) mod problem;
 pub(super) mod request;
 mod routes;
+pub(super) mod seal;
 
 use std::{
     borrow::Cow,
@@ -16,13 +17,14 @@ use std::{
 
 use futures_util::future::join_all;
 use http::StatusCode;
-use tidegate::Store;
+use tidegate::{Receipt, Store};
 
 use self::{
     answer::{Denial, Released, Renewed},
     problem::Problem,
     request::{AcquireBody, BatchBody, HitBody, LeaseBody, RefundBody, SettleBody},
     routes::{Endpoint, Methods},
+    seal::Seal,
 };
 use super::{
     gate::Gate,
@@ -38,19 +40,28 @@ pub(crate) struct Http<S: Store> {
     settings: Arc<InForce>,
     max_body_bytes: usize,
     max_batch: usize,
+    seal: Seal,
     peer: SocketAddr,
 }
 
 impl<S: Store> Http<S> {
-    pub(crate) fn new(gate: Gate<S>, settings: Arc<InForce>, limits: &Limits, peer: SocketAddr) -> Self {
+    pub(crate) fn new(gate: Gate<S>, settings: Arc<InForce>, limits: &Limits, seal: Seal, peer: SocketAddr) -> Self {
         let (max_body_bytes, max_batch) = (limits.max_body_bytes.get(), limits.max_batch.get());
-        Self { gate, settings, max_body_bytes, max_batch, peer }
+        Self { gate, settings, max_body_bytes, max_batch, seal, peer }
+    }
+
+    fn receipt(&self, text: &str) -> Result<Receipt, Problem> {
+        self.seal.open(text).map_err(|error| Problem::of("receipt", error))
     }
 
     async fn respond(&self, request: &Request<'_>, response: &mut Response) -> Result<(), Problem> {
         const BY: FrontEnd = FrontEnd::Http;
         let head = &request.head;
         let route = routes::find(head.path).ok_or_else(Problem::not_found)?;
+        // Proxies hand on what browsers tell them, and the document is for anybody.
+        if head.is_foreign && !matches!(route.endpoint, Endpoint::Auth | Endpoint::OpenApi) {
+            return Err(Problem::new(StatusCode::FORBIDDEN, "A page of another site asks, which is not for it to do."));
+        }
         if !route.methods.allow(head.method) {
             return Err(Problem::method(route.methods.names()));
         }
@@ -58,10 +69,6 @@ impl<S: Store> Http<S> {
         let hit = || if is_get { request::query(head.query) } else { request::json::<HitBody<'_>>(request::body(request)?) };
         let (told, denial) = match route.endpoint {
             Endpoint::Check => {
-        // Proxies hand on what browsers tell them, and the document is for anybody.
-        if head.is_foreign && !matches!(route.endpoint, Endpoint::Auth | Endpoint::OpenApi) {
-            return Err(Problem::new(StatusCode::FORBIDDEN, "A page of another site asks, which is not for it to do."));
-        }
                 let HitBody { attributes, cost } = hit()?;
                 (self.gate.check(BY, &attributes.hit(cost)).await, Denial::Refuses)
             }
@@ -75,11 +82,11 @@ impl<S: Store> Http<S> {
             }
             Endpoint::Refund => {
                 let RefundBody { receipt } = request::json(request::body(request)?)?;
-                (self.gate.refund(BY, receipt).await, Denial::Informs)
+                (self.gate.refund(BY, self.receipt(&receipt)?).await, Denial::Informs)
             }
             Endpoint::Settle => {
                 let SettleBody { receipt, cost } = request::json(request::body(request)?)?;
-                (self.gate.settle(BY, receipt, cost.0).await, Denial::Informs)
+                (self.gate.settle(BY, self.receipt(&receipt)?, cost.0).await, Denial::Informs)
             }
             Endpoint::Acquire => return self.acquire(request, response).await,
             Endpoint::Renew => {
@@ -115,7 +122,7 @@ impl<S: Store> Http<S> {
         if is_get {
             not_stored(response);
         }
-        answer::decision(told, denial, None, self.settings.load().dialect, response)
+        answer::decision(told, denial, None, self.settings.load().dialect, &self.seal, response)
     }
 
     async fn batch(&self, bytes: &[u8], response: &mut Response) -> Result<(), Problem> {
@@ -124,7 +131,7 @@ impl<S: Store> Http<S> {
             return Err(Problem::of("hits", format!("too many hits; send {} at most", self.max_batch)));
         }
         let asked = hits.iter().map(|HitBody { attributes, cost }| self.gate.check(FrontEnd::Http, &attributes.hit(*cost)));
-        answer::batch(join_all(asked).await, response);
+        answer::batch(join_all(asked).await, &self.seal, response);
         Ok(())
     }
 
@@ -140,7 +147,7 @@ impl<S: Store> Http<S> {
         if named.is_none() && !is_there() && told.as_ref().is_ok_and(|decision| decision.is_allowed()) {
             return Err(Problem::new(StatusCode::CONFLICT, UNHEARD));
         }
-        answer::decision(told, Denial::Refuses, Some(&lease), self.settings.load().dialect, response)
+        answer::decision(told, Denial::Refuses, Some(&lease), self.settings.load().dialect, &self.seal, response)
     }
 }
 

@@ -6,7 +6,7 @@ use http::StatusCode;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, de};
 use smallvec::SmallVec;
-use tidegate::{Hit, Quota, Receipt};
+use tidegate::{Hit, Quota};
 
 use super::problem::Problem;
 use crate::serve::http1::{Head, Request};
@@ -39,22 +39,20 @@ pub(crate) struct BatchBody<'a> {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "Refund")]
-pub(crate) struct RefundBody {
+pub(crate) struct RefundBody<'a> {
     /// The receipt of the decision that charged it.
-    #[serde(deserialize_with = "receipt")]
-    #[schemars(with = "String")]
-    pub(crate) receipt: Receipt,
+    #[serde(borrow)]
+    pub(crate) receipt: Cow<'a, str>,
 }
 
 /// A charge to correct.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "Settlement")]
-pub(crate) struct SettleBody {
+pub(crate) struct SettleBody<'a> {
     /// The receipt of the decision that charged it.
-    #[serde(deserialize_with = "receipt")]
-    #[schemars(with = "String")]
-    pub(crate) receipt: Receipt,
+    #[serde(borrow)]
+    pub(crate) receipt: Cow<'a, str>,
     /// What it has cost.
     #[schemars(required)]
     pub(crate) cost: Cost,
@@ -101,6 +99,8 @@ pub(crate) struct Attributes<'a>(SmallVec<[Attribute<'a>; 4]>);
 type Attribute<'a> = (Cow<'a, str>, Cow<'a, [u8]>);
 
 /// They are compared with each other.
+const MAX_ATTRIBUTES: usize = 64;
+
 /// Why an attribute is not taken.
 pub(crate) enum Unfit<'a> {
     /// There is another of this name.
@@ -116,8 +116,6 @@ impl fmt::Display for Unfit<'_> {
         })
     }
 }
-
-const MAX_ATTRIBUTES: usize = 64;
 
 impl<'a> Attributes<'a> {
     pub(crate) fn push(&mut self, name: Cow<'a, str>, value: Cow<'a, [u8]>) -> Result<(), Unfit<'a>> {
@@ -249,10 +247,6 @@ fn optional_lease<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<C
     #[derive(Deserialize)]
     struct Lease<'a>(#[serde(borrow, deserialize_with = "lease")] Cow<'a, str>);
     Ok(Option::<Lease<'_>>::deserialize(deserializer)?.map(|Lease(name)| name))
-}
-
-fn receipt<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Receipt, D::Error> {
-    Cow::<str>::deserialize(deserializer)?.parse().map_err(de::Error::custom)
 }
 
 /// Reads a hit from a query: `user=42&cost=1`.
