@@ -8,7 +8,7 @@ use std::{
     pin::{Pin, pin},
     rc::Rc,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     task::{Context, Poll, Waker},
@@ -599,6 +599,23 @@ async fn a_hook_sees_each_decision() {
         let _ = service.call(get_by("a")).await;
     }
     assert_eq!(seen.each_ref().map(|counter| counter.load(Relaxed)), [2, 1]);
+}
+
+#[actix_web::test]
+async fn a_hook_sees_each_refusal_though_nothing_was_decided() {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let note = || {
+        let seen = Arc::clone(&seen);
+        move |refusal: &Refusal, request: &Request| seen.lock().unwrap().push((refusal.status(), request.path().to_owned()))
+    };
+    let required = limited(RateLimit::new(per_minute(1).0).require("key", header("x-user")).on_refusal(note()), ok);
+    for request in [get_by("a"), get_by("a"), request().to_srv_request()] {
+        let _ = required.call(request).await;
+    }
+    let addresses = limited(RateLimit::new(per_minute(1).0).by(client_ip()).on_refusal(note()), ok);
+    let _ = addresses.call(request().to_srv_request()).await;
+    let statuses = [429, 400, 500].map(|status| (status, "/".to_owned()));
+    assert_eq!(*seen.lock().unwrap(), statuses);
 }
 
 #[actix_web::test]

@@ -43,6 +43,9 @@ impl Command {
     }
 }
 
+/// What may surprise who writes a policy of `concurrency`.
+const LEASES: &str = "applies to /v1/acquire, and to hits with an attribute `lease`; what names no lease does not take one";
+
 fn check(file: &Path) -> ExitCode {
     match Sources::file(file).load() {
         Ok(config) => {
@@ -52,7 +55,8 @@ fn check(file: &Path) -> ExitCode {
                 [only] => format!("1 policy ({only})"),
                 several => format!("{} policies ({})", several.len(), several.join(", ")),
             };
-            let said = print(&format!("ok: {policies}, store {}\n", config.store.url));
+            let leases: String = config.leasing().map(|table| format!("{}: {LEASES}\n", table.name)).collect();
+            let said = print(&format!("ok: {policies}, store {}\n{leases}", config.store.url));
             said.map_or_else(|message| fail(&message, WRONG), |()| ExitCode::SUCCESS)
         }
         Err(problems) => fail(&problems.to_string(), WRONG),

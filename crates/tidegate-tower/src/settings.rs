@@ -48,6 +48,7 @@ struct Settings<S: Store, H: Http> {
     settle_with: Option<Arc<SettleWith<H>>>,
     settle_by_handler: bool,
     on_decision: Option<Arc<OnDecision<H>>>,
+    on_refusal: Option<Arc<OnRefusal<H>>>,
     denial: Option<Arc<Deny<H>>>,
     dialect: Dialect,
 }
@@ -63,6 +64,7 @@ type Cost<H> = dyn Fn(&<H as Http>::Request) -> u64 + Send + Sync;
 type ChargeIf<H> = dyn Fn(&<H as Http>::Response) -> bool + Send + Sync;
 type SettleWith<H> = dyn Fn(&<H as Http>::Response) -> Option<u64> + Send + Sync;
 type OnDecision<H> = dyn Fn(&Decision, &<H as Http>::Request) + Send + Sync;
+type OnRefusal<H> = dyn Fn(&Refusal, &<H as Http>::Request) + Send + Sync;
 type Deny<H> = dyn Fn(&Refusal, &<H as Http>::Request) -> <H as Http>::Denial + Send + Sync;
 
 impl<S: Store, H: Http> RateLimit<S, H> {
@@ -77,6 +79,7 @@ impl<S: Store, H: Http> RateLimit<S, H> {
             settle_with: None,
             settle_by_handler: false,
             on_decision: None,
+            on_refusal: None,
             denial: None,
             dialect: Dialect::default(),
         }))
@@ -153,10 +156,29 @@ impl<S: Store, H: Http> RateLimit<S, H> {
         self.set(|settings| settings.settle_by_handler = true)
     }
 
-    /// Is called with each decision, allowed or denied: for metrics. No label should be made of keys, which anybody can make up.
+    /// Is called with each decision, allowed or denied: for metrics. What is refused without one is seen by
+    /// [`on_refusal`](Self::on_refusal). No label should be made of keys, which anybody can make up.
     #[must_use]
     pub fn on_decision(self, hook: impl Fn(&Decision, &H::Request) + Send + Sync + 'static) -> Self {
         self.set(|settings| settings.on_decision = Some(Arc::new(hook)))
+    }
+
+    /// Is called with each refusal: denials, and what is refused without a decision, because the store does not answer, an attribute is missing
+    /// or the client's address is not known. For metrics too: a status other than 429 is for who runs this to look at.
+    ///
+    /// ```
+    /// # use tidegate::{Limiter, Quota};
+    /// # use tidegate_tower::{RateLimitLayer, client_ip};
+    /// # let limiter = Limiter::in_memory(Quota::per_minute(5));
+    /// let layer = RateLimitLayer::new(limiter).by(client_ip()).on_refusal(|refusal, _| {
+    ///     if refusal.decision().is_none() {
+    ///         eprintln!("{}: {}", refusal.status(), refusal.detail());
+    ///     }
+    /// });
+    /// ```
+    #[must_use]
+    pub fn on_refusal(self, hook: impl Fn(&Refusal, &H::Request) + Send + Sync + 'static) -> Self {
+        self.set(|settings| settings.on_refusal = Some(Arc::new(hook)))
     }
 
     /// What is answered to who is refused, in the place of problem+json. The headers of the dialect are added to it.
@@ -314,8 +336,15 @@ impl<S: Store, H: Http> RateLimit<S, H> {
         });
     }
 
-    /// The denial that was set in the place of problem+json.
+    /// Tells of a refusal, once for each, and makes the denial that was set in the place of problem+json.
     pub fn custom_denial(&self, refusal: &Refusal, request: &H::Request) -> Option<H::Denial> {
+        if let Some(hook) = &self.0.on_refusal {
+            hook(refusal, request);
+        }
+        #[cfg(feature = "tracing")]
+        if refusal.decision().is_none() {
+            tracing::debug!(status = refusal.status(), why = refusal.detail(), "request refused");
+        }
         self.0.denial.as_ref().map(|denial| denial(refusal, request))
     }
 
@@ -408,6 +437,7 @@ impl<S: Store, H: Http> Clone for Settings<S, H> {
             settle_with: self.settle_with.clone(),
             settle_by_handler: self.settle_by_handler,
             on_decision: self.on_decision.clone(),
+            on_refusal: self.on_refusal.clone(),
             denial: self.denial.clone(),
             dialect: self.dialect,
         }

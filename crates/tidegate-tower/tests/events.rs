@@ -154,6 +154,7 @@ async fn events_tell_of_policies_and_never_of_who_was_asked_about() {
         assert_eq!(service.oneshot(request()).await.unwrap().status(), status, "{fallback:?}");
     }
     until(async || listener.has_heard("the store cannot be reached")).await;
+    assert!(listener.has_heard("status=503"));
 
     for line in listener.0.lock().unwrap().iter() {
         let told = ["mallory", "trudy", "203.0.113", "198.51.100"].into_iter().find(|sent| line.contains(sent));

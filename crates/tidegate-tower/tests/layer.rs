@@ -6,7 +6,7 @@ use std::{
     future::{Future, pending, poll_fn},
     pin::{Pin, pin},
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     task::{Context, Poll, Waker},
@@ -577,6 +577,23 @@ async fn a_hook_sees_each_decision() {
         let _ = service.clone().oneshot(get_by("a")).await;
     }
     assert_eq!((allowed.load(Relaxed), denied.load(Relaxed)), (1, 2));
+}
+
+#[tokio::test]
+async fn a_hook_sees_each_refusal_though_nothing_was_decided() {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let note = || {
+        let seen = Arc::clone(&seen);
+        move |refusal: &Refusal, request: &Head| seen.lock().unwrap().push((refusal.status(), request.uri().path().to_owned()))
+    };
+    let required = RateLimitLayer::new(per_minute(1).0).require("key", header("x-user")).on_refusal(note()).layer(service_fn(ok));
+    for request in [get_by("a"), get_by("a"), Request::new(())] {
+        let _ = required.clone().oneshot(request).await;
+    }
+    let addresses = RateLimitLayer::new(per_minute(1).0).by(client_ip()).on_refusal(note()).layer(service_fn(ok));
+    let _ = addresses.oneshot(Request::new(())).await;
+    let statuses = [429, 400, 500].map(|status| (status, "/".to_owned()));
+    assert_eq!(*seen.lock().unwrap(), statuses);
 }
 
 #[tokio::test]

@@ -12,6 +12,7 @@ use crate::{
     Clock, Limiter, Memory, Policy, Store, SystemClock,
     error::ConfigError,
     key::Digester,
+    lease::Leases,
     limiter::{Inner, Time},
     set::{Making, PolicySet},
 };
@@ -23,6 +24,7 @@ pub struct Builder<S: Store = Memory> {
     clock: Option<Box<dyn Clock>>,
     max_keys: usize,
     secret: Vec<u8>,
+    leases: Leases,
 }
 
 impl<S: Store> Builder<S> {
@@ -43,8 +45,8 @@ impl<S: Store> Builder<S> {
     /// Keeps states in `store` and not in memory.
     #[must_use]
     pub fn store<T: Store>(self, store: T) -> Builder<T> {
-        let Self { store: _, policies, clock, max_keys, secret } = self;
-        Builder { store, policies, clock, max_keys, secret }
+        let Self { store: _, policies, clock, max_keys, secret, leases } = self;
+        Builder { store, policies, clock, max_keys, secret, leases }
     }
 
     /// Takes time from `clock` and not from the machine, nor from a store that has a clock of its own: for tests and
@@ -68,12 +70,32 @@ impl<S: Store> Builder<S> {
         Self { secret: secret.into(), ..self }
     }
 
+    /// Has policies of [`concurrency`](Policy::concurrency) not apply where a hit is checked that names no [lease](crate::Hit::lease). Unless
+    /// set, such a hit takes a place until its time to live is over, and nobody can free it before: this is for who decides for others, who
+    /// may not know that. [`hold`](Limiter::hold) names what it takes.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tidegate::{Hit, Limiter, Policy};
+    ///
+    /// let jobs = Policy::concurrency("jobs", 1, Duration::from_secs(60));
+    /// let limiter = Limiter::builder().policy(jobs).named_leases().build()?;
+    /// assert_eq!(limiter.check("tenant-7").outcomes().count(), 0);
+    /// assert!(limiter.check(Hit::from("tenant-7").lease("job-4711")).is_allowed());
+    /// assert_eq!(limiter.remaining("tenant-7"), Some(0));
+    /// # Ok::<(), tidegate::ConfigError>(())
+    /// ```
+    #[must_use]
+    pub fn named_leases(self) -> Self {
+        Self { leases: Leases::Named, ..self }
+    }
+
     /// Makes the limiter.
     ///
     /// # Errors
     /// When a policy or the store's address is wrong; the error names it and says what is allowed.
     pub fn build(self) -> Result<Limiter<S>, ConfigError> {
-        let Self { mut store, policies, clock, max_keys, secret } = self;
+        let Self { mut store, policies, clock, max_keys, secret, leases } = self;
         let digester = Digester::new(&secret);
         let clock = clock.map_or_else(|| Time::System(SystemClock::new()), Time::Other);
         let now = clock.now();
@@ -89,6 +111,7 @@ impl<S: Store> Builder<S> {
             clock,
             digester,
             max_keys,
+            leases,
             #[cfg(feature = "waiting")]
             waiting: Default::default(),
         };
@@ -99,7 +122,8 @@ impl<S: Store> Builder<S> {
 
 impl Default for Builder {
     fn default() -> Self {
-        Self { store: Memory::default(), policies: Vec::new(), clock: None, max_keys: 1 << 20, secret: Vec::new() }
+        let (policies, secret, leases) = (Vec::new(), Vec::new(), Leases::default());
+        Self { store: Memory::default(), policies, clock: None, max_keys: 1 << 20, secret, leases }
     }
 }
 

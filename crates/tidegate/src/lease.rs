@@ -3,7 +3,7 @@
 use std::hash::{BuildHasher as _, RandomState};
 
 use crate::{
-    Algorithm, Decision, Hit, Limiter, Memory, Receipt, Source, Store,
+    Algorithm, Decision, Hit, Limiter, Memory, Policy, Receipt, Source, Store,
     key::{Digester, Key},
     set::{PolicySet, Stance},
     store::{Ask, Intent},
@@ -26,6 +26,16 @@ impl Lease {
 
 /// The attribute of a hit that is the id of its lease.
 pub(crate) const LEASE: &str = "lease";
+
+/// Which hits take leases when they are checked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Leases {
+    /// All; one that has no name ends by itself.
+    #[default]
+    Any,
+    /// Those that name them.
+    Named,
+}
 
 /// The number of a lease, which is what a hit costs a policy of the algorithm `concurrency`: of its key and its id if it has one, else
 /// of one that nobody knows. From 1 to 2^53 - 1.
@@ -108,6 +118,17 @@ impl<S: Store> Limiter<S> {
     #[inline]
     pub fn gives_leases(&self) -> bool {
         if self.is_newest() { self.set.gives_leases } else { self.inner.set.load().gives_leases }
+    }
+
+    /// Whether a policy of [`concurrency`](crate::Policy::concurrency) applies to the hit: it has all key attributes of one and meets its
+    /// conditions. To [`renew`](Self::renew) a lease where none does is true and means nothing.
+    pub fn gives_lease_to<'h>(&self, hit: impl Into<Hit<'h>>) -> bool {
+        let hit = hit.into();
+        let applies = |policy: &Policy| {
+            let has_key = || policy.key.iter().all(|attribute| hit.get(attribute).is_some());
+            policy.algorithm == Algorithm::Concurrency && policy.matches(&hit) && has_key()
+        };
+        self.inner.set.load().policies.iter().any(|prepared| applies(&prepared.policy))
     }
 
     /// Makes the leases of a hit last for another time to live from now; the hit names them by its [`lease`](Hit::lease). False where an

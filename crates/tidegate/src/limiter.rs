@@ -20,6 +20,7 @@ use crate::{
     Algorithm, Builder, Clock, Decision, Hit, Inspection, Memory, Policy, Quota, Ranked, Receipt, Store, SystemClock,
     error::ConfigError,
     key::Digester,
+    lease::Leases,
     set::{Making, PolicySet, Prepared, Stance},
     store::{Intent, memory::Keeper},
 };
@@ -69,6 +70,7 @@ pub(crate) struct Inner<S> {
     pub(crate) clock: Time,
     pub(crate) digester: Digester,
     pub(crate) max_keys: usize,
+    pub(crate) leases: Leases,
     #[cfg(feature = "waiting")]
     pub(crate) waiting: Waiting,
 }
@@ -258,8 +260,21 @@ impl<S: Store> Limiter<S> {
     /// # Errors
     /// When the policies are wrong; nothing has changed then.
     pub fn configure(&self, policies: impl IntoIterator<Item = Policy>) -> Result<(), ConfigError> {
+        self.configure_under(policies, || ())
+    }
+
+    /// As [`configure`](Self::configure), for who has something else to change in the same moment: `lock` is called when the policies are
+    /// known to be right, and what it returns is dropped as soon as they are in force.
+    ///
+    /// # Errors
+    /// When the policies are wrong; `lock` has not been called then.
+    pub fn configure_under<G>(
+        &self,
+        policies: impl IntoIterator<Item = Policy>,
+        lock: impl FnOnce() -> G,
+    ) -> Result<(), ConfigError> {
         let _replacing = self.inner.replacing.lock();
-        self.replace(policies.into_iter().collect())
+        self.replace(policies.into_iter().collect(), lock)
     }
 
     /// Replaces the quota of one policy while serving, as [`configure`](Self::configure) does.
@@ -272,7 +287,7 @@ impl<S: Store> Limiter<S> {
         let known =
             policies.iter_mut().find(|known| known.name == policy).ok_or_else(|| ConfigError::Unknown(policy.to_owned()))?;
         known.quota = quota;
-        self.replace(policies)
+        self.replace(policies, || ())
     }
 
     #[cfg(not(feature = "waiting"))]
@@ -280,7 +295,7 @@ impl<S: Store> Limiter<S> {
         reply
     }
 
-    fn replace(&self, policies: Vec<Policy>) -> Result<(), ConfigError> {
+    fn replace<G>(&self, policies: Vec<Policy>, lock: impl FnOnce() -> G) -> Result<(), ConfigError> {
         let Inner { set, version, store, digester, max_keys, .. } = &*self.inner;
         let serve = |new: Arc<PolicySet>| {
             let newest = new.version;
@@ -291,7 +306,10 @@ impl<S: Store> Limiter<S> {
         let now = self.inner.store_time();
         let making = Making { old: Some(&old), digester, max_keys: *max_keys, now, shared_by: store.shared_by() };
         let new = Arc::new(PolicySet::new(policies, &making)?);
-        serve(Arc::clone(&new));
+        {
+            let _locked = lock();
+            serve(Arc::clone(&new));
+        }
         store.replaced(&old, &new);
         if new.has_long_pasts() {
             Memory::carry_over(&new);

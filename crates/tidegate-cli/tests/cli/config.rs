@@ -26,6 +26,12 @@ fn what_init_prints_is_right_and_is_never_written_over_a_file() {
     let ok = "ok: 3 policies (per-user, per-ip, per-key), store memory\n";
     assert_eq!(tidegate(folder.path(), &["config", "check", "new.toml"]), (Some(0), ok.to_owned(), String::new()));
 
+    let leases = "[[policy]]\nname = \"jobs\"\nconcurrency = { limit = 3, ttl = \"5m\" }\n";
+    fs::write(folder.path().join("leases.toml"), leases).expect("a file");
+    let (code, printed, _) = tidegate(folder.path(), &["config", "check", "leases.toml"]);
+    let note = "jobs: applies to /v1/acquire, and to hits with an attribute `lease`; what names no lease does not take one\n";
+    assert_eq!((code, printed), (Some(0), format!("ok: 1 policy (jobs), store memory\n{note}")));
+
     fs::write(folder.path().join("mine.toml"), "mine").expect("a file");
     let (code, _, said) = tidegate(folder.path(), &["config", "init", "-o", "mine.toml"]);
     assert_eq!((code, said.as_str()), (Some(2), "mine.toml is there already; name another file, or remove it first\n"));

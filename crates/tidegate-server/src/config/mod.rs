@@ -82,6 +82,11 @@ impl Config {
         made.collect::<Result<_, _>>().map_err(|fault| Problems::from(Problem::new(fault.message)))
     }
 
+    /// Policies of `concurrency`, which apply where a lease is named.
+    pub fn leasing(&self) -> impl Iterator<Item = &PolicyTable> {
+        self.policy.iter().filter(|table| table.concurrency.is_some())
+    }
+
     /// What only shows when settings meet.
     pub(crate) fn faults(&self) -> Vec<Fault> {
         let mut faults = self.policy_faults();

@@ -31,7 +31,8 @@ pub struct PolicyTable {
     pub quota: Option<Text<Quota>>,
     /// So much per day, week or month of a time zone.
     pub calendar: Option<CalendarTable>,
-    /// So many at once.
+    /// So many at once. It applies where a lease is named: by `/v1/acquire`, which makes up a name unless it is given one, or by an
+    /// attribute `lease`. Any other hit could not free the place that it takes, and takes none.
     pub concurrency: Option<ConcurrencyTable>,
     /// How the quota is enforced: "sliding-window" unless set. A burst needs "token-bucket" or "gcra".
     pub algorithm: Option<Text<Algorithm>>,

@@ -45,7 +45,7 @@ pub struct StoreTable {
     pub prefix: String,
     /// Keys that each policy holds in memory at most.
     pub max_keys: NonZeroUsize,
-    /// A file with a secret that goes into the digests of long keys; the same for all servers.
+    /// A file with a secret that goes into the digests of long keys, and that receipts are tagged by; the same for all servers.
     pub key_secret_file: Option<PathBuf>,
     /// A file that keeps what was counted in memory when the server is started again.
     pub snapshot: Option<PathBuf>,

@@ -19,8 +19,11 @@ use crate::config::Limits;
 /// How long to wait when the system has no more connections to give.
 const EXHAUSTED: Duration = Duration::from_millis(100);
 
-/// What is said to who comes when there is no room.
-const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\ncontent-length: 0\r\nretry-after: 1\r\n\r\n";
+/// What is said to who comes when there is no room; `http::problem` has the same shape. A constant, so that it takes nothing to say.
+const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\ncontent-type: application/problem+json\r\n\
+    content-length: 125\r\nretry-after: 1\r\n\r\n\
+    {\"type\":\"about:blank\",\"title\":\"Service Unavailable\",\"status\":503,\
+    \"detail\":\"There are too many connections; try again later.\"}";
 
 /// Serves until `stop` changes, and then for as long as requests are under way, up to the grace time. Who finds no room is counted in
 /// `refused`.

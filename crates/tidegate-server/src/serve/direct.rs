@@ -7,7 +7,6 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use arc_swap::ArcSwap;
 use tidegate::{ConfigError, Limiter, OnStoreError, Redis};
 use tokio::{
     io::{DuplexStream, duplex},
@@ -20,12 +19,12 @@ use super::{
     condition::Condition,
     decision_log::DecisionLog,
     gate::Gate,
-    http::Http,
+    http::{Http, seal::Seal},
     http1,
     metrics::Metrics,
     policies::Policies,
     recorder::{Recorder, Times},
-    settings::Settings,
+    settings::{InForce, Settings},
     traces::Traces,
     waited,
 };
@@ -43,9 +42,10 @@ const PIPE_BYTES: usize = 65_536;
 /// The policies of a configuration, straight on its store.
 pub struct Direct {
     gate: Gate<Redis>,
-    settings: Arc<ArcSwap<Settings>>,
+    settings: Arc<InForce>,
     administration: Arc<Administration<Redis>>,
     limits: Limits,
+    seal: Seal,
     /// Dropped with this value: the pipes end then.
     stop: watch::Sender<()>,
 }
@@ -70,6 +70,7 @@ impl Direct {
         let wrong = |error: ConfigError| Problems::from(Problem::new(format!("store: {error}")));
         let limiter = Limiter::builder()
             .policies(config.policies()?.into_iter().map(|policy| policy.on_store_error(OnStoreError::Error)))
+            .named_leases()
             .key_secret(config.store.key_secret().map_err(Problems::from)?)
             .store(redis.deadline(patience).deny_cache(Duration::ZERO))
             .build()
@@ -86,9 +87,10 @@ impl Direct {
         let recorder = Arc::new(Recorder::new(metrics, log, traces, Times::Ignored));
         let (stop, stopping) = watch::channel(());
         let limits = config.limits.clone();
+        let seal = Seal::new(&config.store.key_secret().map_err(Problems::from)?);
         Ok(Self {
             gate: Gate::new(limiter.clone(), Arc::clone(&recorder)),
-            settings: Arc::new(ArcSwap::from_pointee(Settings::new(&config)?)),
+            settings: Arc::new(InForce::new(Settings::new(&config)?)),
             administration: Arc::new(Administration {
                 access: Entry::new(&config)?.access,
                 refusals: Refusals::default(),
@@ -99,13 +101,14 @@ impl Direct {
                 stopping,
             }),
             limits,
+            seal,
             stop,
         })
     }
 
     /// A connection to what `listen.http` is elsewhere.
     pub fn http(&self) -> DuplexStream {
-        self.pipe(Http::new(self.gate.clone(), Arc::clone(&self.settings), &self.limits, NOBODY))
+        self.pipe(Http::new(self.gate.clone(), Arc::clone(&self.settings), &self.limits, self.seal, NOBODY))
     }
 
     /// A connection to what `listen.admin` is elsewhere.

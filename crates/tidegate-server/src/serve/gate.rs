@@ -45,24 +45,30 @@ impl<S: Store> Gate<S> {
     }
 
     /// As [`check`](Self::check), for a hit that names its lease.
-    pub(crate) async fn acquire(&self, by: FrontEnd, hit: &Hit<'_>, named: Named) -> Told {
-        let asked = self.record(by, Asked::Acquire, self.limiter.check(hit));
-        match named {
-            Named::ByClient => asked.await,
-            Named::Here => {
-                let abandoned = Abandoned { limiter: &self.limiter, hit };
-                let told = asked.await;
-                // Allowed, it is the client's now; denied by the store, there is none. Else the store may have given it, and its answer
-                // have been lost.
-                let is_settled = |decision: &Decision| {
-                    decision.is_allowed() || decision.outcomes().all(|outcome| outcome.source() != Source::Fallback)
-                };
-                if told.as_ref().is_ok_and(is_settled) {
-                    std::mem::forget(abandoned);
-                }
-                told
-            }
+    pub(crate) async fn acquire(&self, by: FrontEnd, hit: &Hit<'_>) -> Told {
+        self.record(by, Asked::Acquire, self.limiter.check(hit)).await
+    }
+
+    /// The same, where the name was made up here: nobody knows it before there is an answer. A lease that nobody `is_there` to be told of
+    /// is released.
+    pub(crate) async fn acquire_unknown(&self, by: FrontEnd, hit: &Hit<'_>, is_there: impl Fn() -> bool) -> Told {
+        let abandoned = Abandoned { limiter: &self.limiter, hit };
+        let told = self.acquire(by, hit).await;
+        // Allowed, it is the client's now; denied by the store, there is none. Else the store may have given it, and its answer have been
+        // lost.
+        let is_settled = |decision: &Decision| match decision.is_allowed() {
+            true => is_there(),
+            false => decision.outcomes().all(|outcome| outcome.source() != Source::Fallback),
+        };
+        if told.as_ref().is_ok_and(is_settled) {
+            std::mem::forget(abandoned);
         }
+        told
+    }
+
+    /// Whether there is a policy of concurrency that applies to a hit.
+    pub(crate) fn gives_lease_to(&self, hit: &Hit<'_>) -> bool {
+        self.limiter.gives_lease_to(hit)
     }
 
     pub(crate) async fn renew(&self, hit: &Hit<'_>) -> Result<bool, StoreError> {
@@ -79,15 +85,6 @@ impl<S: Store> Gate<S> {
         self.recorder.decided(by, asked, began, &told);
         told
     }
-}
-
-/// Who has named a lease.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Named {
-    /// The client, who may hold it already and knows how to release it.
-    ByClient,
-    /// This server, and nobody knows the name before there is an answer.
-    Here,
 }
 
 /// A lease of which no client knows: one that was asked for by a client that has gone, or failed. Dropped, it is released.

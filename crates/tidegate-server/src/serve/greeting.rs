@@ -34,6 +34,10 @@ pub(super) fn greeting(config: &Config, file: Option<&Path>, http: SocketAddr, a
     if config.policy.is_empty() {
         line("policy", "none, everything is allowed");
     }
+    let leasing: Vec<&str> = config.leasing().map(|table| table.name.as_str()).collect();
+    if !leasing.is_empty() {
+        line("", &format!("asked by /v1/acquire, and where a hit names its lease: {}", leasing.join(", ")));
+    }
     line("try", &format!("curl -i 'http://{http}/v1/check?{}'", query(&config.policy)));
     text
 }

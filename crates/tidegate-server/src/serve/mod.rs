@@ -37,7 +37,6 @@ mod traces;
 
 use std::{error, fmt, io, net::SocketAddr, sync::Arc, time::Duration};
 
-use arc_swap::ArcSwap;
 use tidegate::{ConfigError, Limiter, Redis, Status, Store};
 use tokio::{
     net::TcpListener,
@@ -53,11 +52,11 @@ use self::{
     condition::Condition,
     decision_log::DecisionLog,
     gate::Gate,
-    http::Http,
+    http::{Http, seal::Seal},
     metrics::Metrics,
     policies::Policies,
     recorder::Times,
-    settings::Settings,
+    settings::{InForce, Settings},
     traces::Traces,
 };
 pub use self::{
@@ -179,6 +178,7 @@ impl Server {
         let builder = Limiter::builder()
             .policies(config.policies()?)
             .max_keys(config.store.max_keys.get())
+            .named_leases()
             .key_secret(config.store.key_secret().map_err(Problems::from)?);
         match config.store.backend().map_err(Problems::from)? {
             Backend::Memory(None) => {
@@ -213,7 +213,7 @@ impl Server {
         let http = listeners.http.local_addr().map_err(unbound)?;
         let admin = listeners.admin.as_ref().map(TcpListener::local_addr).transpose().map_err(unbound)?;
         let greeting = greeting::greeting(&config, sources.path(), http, admin);
-        let settings = Arc::new(ArcSwap::from_pointee(Settings::new(&config)?));
+        let settings = Arc::new(InForce::new(Settings::new(&config)?));
         let metrics = Metrics::new();
         let log = DecisionLog::new(&config.store.key_secret().map_err(Problems::from)?, metrics.log_dropped.clone());
         log.go_on(log.prepare(&config.decision_log).map_err(Problems::from)?);
@@ -225,12 +225,13 @@ impl Server {
         let (stop, stopped) = watch::channel(());
         let gate = Gate::new(limiter, Arc::clone(&recorder));
         let limits = config.limits.clone();
+        let seal = Seal::new(&config.store.key_secret().map_err(Problems::from)?);
 
         let serving = tokio::spawn({
             let (settings, recorder, limits) = (Arc::clone(&settings), Arc::clone(&recorder), limits.clone());
             async move {
                 let service = |peer| {
-                    let http = Http::new(gate.clone(), Arc::clone(&settings), &limits, peer);
+                    let http = Http::new(gate.clone(), Arc::clone(&settings), &limits, seal, peer);
                     recorder.metrics.http.connected(http)
                 };
                 accept::serve(listeners.http, None, &limits, stopped, &recorder.metrics.http.refused, service).await;
@@ -241,9 +242,8 @@ impl Server {
             move |config: &Config| {
                 let new = Settings::new(config)?;
                 let log = recorder.log.prepare(&config.decision_log)?;
-                policies.follow(config)?;
+                policies.follow(config, || settings.replace(new))?;
                 recorder.log.go_on(log);
-                settings.store(Arc::new(new));
                 Ok(())
             }
         };

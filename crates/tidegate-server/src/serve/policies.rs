@@ -42,9 +42,9 @@ impl<S: Store> Policies<S> {
         self.lock().policy.clone()
     }
 
-    /// Goes on by another configuration.
-    pub(crate) fn follow(&self, config: &Config) -> Result<(), Problems> {
-        put(self, &mut self.lock(), config.clone()).map_err(|fault| Problem::new(fault.message).into())
+    /// Goes on by another configuration, under `lock` while its policies come into force.
+    pub(crate) fn follow<G>(&self, config: &Config, lock: impl FnOnce() -> G) -> Result<(), Problems> {
+        put(self, &mut self.lock(), config.clone(), lock).map_err(|fault| Problem::new(fault.message).into())
     }
 
     /// Replaces all policies, and returns those that were before.
@@ -52,7 +52,7 @@ impl<S: Store> Policies<S> {
         let mut in_force = self.lock();
         let before = in_force.policy.clone();
         let config = Config { policy, ..in_force.clone() };
-        put(self, &mut in_force, config).map(|()| before)
+        put(self, &mut in_force, config, || ()).map(|()| before)
     }
 
     /// Replaces one policy by what `change` makes of it; returns what it was, and what it is.
@@ -66,7 +66,7 @@ impl<S: Store> Policies<S> {
         let table = config.policy.iter_mut().find(|table| table.name == name).ok_or(Unchanged::Unknown)?;
         let changed = change(table).map_err(Unchanged::Refused)?;
         let before = std::mem::replace(table, changed.clone());
-        put(self, &mut in_force, config).map_err(Unchanged::Wrong)?;
+        put(self, &mut in_force, config, || ()).map_err(Unchanged::Wrong)?;
         Ok([before, changed])
     }
 
@@ -82,7 +82,12 @@ fn warn_of_none(config: &Config) {
     }
 }
 
-fn put<S: Store>(policies: &Policies<S>, in_force: &mut Config, config: Config) -> Result<(), Fault> {
+fn put<S: Store, G>(
+    policies: &Policies<S>,
+    in_force: &mut Config,
+    config: Config,
+    lock: impl FnOnce() -> G,
+) -> Result<(), Fault> {
     if let Some(fault) = config.policy_faults().into_iter().next() {
         return Err(fault);
     }
@@ -90,7 +95,7 @@ fn put<S: Store>(policies: &Policies<S>, in_force: &mut Config, config: Config) 
     let made = config.policies().map_err(|problems| wrong(problems.to_string()))?;
     let metrics = &policies.recorder.metrics;
     metrics.know(&config.policy);
-    let configured = policies.limiter.configure(made).map_err(|error| wrong(error.to_string()));
+    let configured = policies.limiter.configure_under(made, lock).map_err(|error| wrong(error.to_string()));
     if configured.is_ok() {
         warn_of_none(&config);
         *in_force = config;

@@ -1,5 +1,8 @@
 //! What of the configuration front ends need to answer, made ready. It is replaced as a whole when the configuration is.
 
+use std::sync::{Arc, PoisonError, RwLock};
+
+use arc_swap::{ArcSwap, Guard};
 use tidegate_tower::{Dialect, Proxies, Reset};
 
 use crate::config::{self, Config, ForwardAuth, Headers, Origin, Problem, Problems, ResetStyle};
@@ -10,6 +13,38 @@ pub(crate) struct Settings {
     pub(crate) denial_status: u16,
     /// Attributes of requests that proxies ask about, and where each comes from.
     pub(crate) attributes: Vec<(String, Origin)>,
+}
+
+/// The settings in force.
+pub(crate) struct InForce {
+    settings: ArcSwap<Settings>,
+    /// Read by who makes a hit by the settings, until it is asked; written while they are replaced and the policies with them. So no hit is
+    /// made by one version of the configuration and decided by another.
+    replacing: RwLock<()>,
+}
+
+impl InForce {
+    pub(crate) fn new(settings: Settings) -> Self {
+        Self { settings: ArcSwap::from_pointee(settings), replacing: RwLock::new(()) }
+    }
+
+    /// The settings, for who makes no hit by them.
+    pub(crate) fn load(&self) -> Guard<Arc<Settings>> {
+        self.settings.load()
+    }
+
+    /// Has `ask` make a hit by the settings and ask it.
+    pub(crate) fn ask<T>(&self, ask: impl FnOnce(&Arc<Settings>) -> T) -> T {
+        let _stays = self.replacing.read().unwrap_or_else(PoisonError::into_inner);
+        ask(&self.settings.load())
+    }
+
+    /// Puts others into force. Who holds what is returned has the policies that belong to them come into force, before any hit is made.
+    pub(crate) fn replace(&self, settings: Settings) -> impl Sized + use<'_> {
+        let replacing = self.replacing.write().unwrap_or_else(PoisonError::into_inner);
+        self.settings.store(Arc::new(settings));
+        replacing
+    }
 }
 
 impl Settings {

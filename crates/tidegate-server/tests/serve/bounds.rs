@@ -119,6 +119,8 @@ async fn who_comes_when_there_is_no_room_is_told_so() {
     }
     let reply = running.client().await.reply().await.expect("a reply");
     assert_eq!((reply.status, reply.header("connection")), (503, Some("close")));
+    assert_eq!((reply.header("content-type"), &reply.json()["status"]), (Some("application/problem+json"), &503.into()));
+    assert!(reply.body.ends_with('}') && reply.header("retry-after").is_some(), "{reply:?}");
     running.until_counted("tidegate_connections_refused_total{listener=\"http\"} 1").await;
     assert_eq!(held[0].get("/v1/check").await.status, 200);
     drop(held.pop());

@@ -76,6 +76,11 @@ impl Client {
         String::from_utf8_lossy(&replies).into_owned()
     }
 
+    /// Goes, and says so in a way that cannot be taken for the end of what it sends.
+    pub(crate) fn reset(self) {
+        self.stream.into_inner().set_zero_linger().expect("set");
+    }
+
     pub(crate) async fn try_post(&mut self, path: &str, body: &[u8]) -> io::Result<Reply> {
         let head = format!(
             "POST {path} HTTP/1.1\r\nhost: tidegate\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",

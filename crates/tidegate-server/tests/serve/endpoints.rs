@@ -100,6 +100,42 @@ async fn a_lease_that_has_no_name_is_given_one() {
 }
 
 #[tokio::test]
+async fn what_names_no_lease_takes_none_but_to_acquire_it() {
+    let attributes = "forward_auth.attributes = { tenant = \"header:x-tenant\" }\n";
+    let running = Running::start(&format!("{attributes}{POLICIES}")).await;
+    let mut client = running.client().await;
+    for _ in 0..2 {
+        let hit = r#"{"attributes":{"tenant":"t"}}"#;
+        let batch = client.post("/v1/check/batch", format!("{{\"hits\":[{hit}]}}")).await.json();
+        for told in [client.post("/v1/check", hit).await.json(), batch["decisions"][0].clone()] {
+            assert_eq!((&told["allowed"], &told["outcomes"]), (&json!(true), &json!([])));
+        }
+        assert_eq!(client.ask("GET", "/v1/auth", &[("x-tenant", "t")]).await.status, 200);
+        // What takes nothing is told of it.
+        assert_eq!(client.get("/v1/peek?tenant=t").await.json()["remaining"], 1);
+    }
+    for (lease, status) in [("a", 200), ("a", 200), ("b", 429)] {
+        let reply = client.get(&format!("/v1/check?tenant=t&lease={lease}")).await;
+        assert_eq!((reply.status, &reply.json()["policy"]), (status, &json!("jobs")), "{lease}");
+    }
+    assert!(running.server.greeting().contains("jobs: 1 leases at once for each tenant\n"), "{}", running.server.greeting());
+    assert!(running.server.greeting().contains("asked by /v1/acquire, and where a hit names its lease: jobs\n"));
+}
+
+#[tokio::test]
+async fn a_lease_is_renewed_where_a_policy_gives_it() {
+    let running = Running::start(&format!("{POLICIES}unlimited = [\"free\"]\n")).await;
+    let mut client = running.client().await;
+    let none = client.post("/v1/renew", r#"{"attributes":{"user":"a"},"lease":"one"}"#).await;
+    assert_eq!((none.status, &none.json()["field"]), (400, &json!("attributes")));
+    // Who has no limit loses no place.
+    for path in ["acquire", "renew"] {
+        let reply = client.post(&format!("/v1/{path}"), r#"{"attributes":{"tenant":"free"},"lease":"one"}"#).await;
+        assert_eq!(reply.status, 200, "{path}: {reply:?}");
+    }
+}
+
+#[tokio::test]
 async fn receipts_give_back_once() {
     let running = Running::start(POLICIES).await;
     let mut client = running.client().await;
@@ -118,6 +154,48 @@ async fn receipts_give_back_once() {
     assert_eq!(left(&client.post("/v1/settle", &settle).await), 5);
     let _ = client.post("/v1/settle", &settle).await;
     assert_eq!(left(&client.get("/v1/peek?user=a").await), 5);
+}
+
+#[tokio::test]
+async fn with_a_secret_receipts_are_good_only_where_they_were_given_out() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let secret = folder.path().join("secret");
+    std::fs::write(&secret, "open sesame\n").expect("a file");
+    let with = Running::start(&format!("store.key_secret_file = {secret:?}\n{POLICIES}")).await;
+    let without = Running::start(POLICIES).await;
+    let (mut sealed, mut plain) = (with.client().await, without.client().await);
+    let check = r#"{"attributes":{"user":"a"},"cost":4}"#;
+    let taken = |reply: super::client::Reply| reply.json()["receipt"].as_str().expect("a receipt").to_owned();
+    let (forged, good) = (taken(plain.post("/v1/check", check).await), taken(sealed.post("/v1/check", check).await));
+    let batch = sealed.post("/v1/check/batch", format!("{{\"hits\":[{check}]}}")).await.json();
+    let second = batch["decisions"][0]["receipt"].as_str().expect("a receipt").to_owned();
+    let tag = good.len() - 32;
+    let wrong = [
+        forged.clone(),
+        format!("{forged}{}", &good[tag..]),
+        good[..tag].to_owned(),
+        good[..good.len() - 1].to_owned(),
+        good.to_uppercase(),
+        good.replace(",4;", ",5;"),
+        good[tag..].to_owned(),
+        format!("é{}", &good[tag + 1..]),
+        String::new(),
+    ];
+    for receipt in &wrong {
+        for path in ["/v1/refund", "/v1/settle"] {
+            let mut body = json!({ "receipt": receipt });
+            if path == "/v1/settle" {
+                body["cost"] = json!(0);
+            }
+            let reply = sealed.post(path, body.to_string()).await;
+            assert_eq!((reply.status, &reply.json()["field"]), (400, &json!("receipt")), "{receipt}");
+        }
+    }
+    assert_eq!(sealed.get("/v1/peek?user=a").await.json()["remaining"], 2);
+    for (receipt, left) in [(good, 6), (second, 10)] {
+        let refund = json!({ "receipt": receipt }).to_string();
+        assert_eq!(sealed.post("/v1/refund", refund).await.json()["remaining"], left);
+    }
 }
 
 #[tokio::test]

@@ -100,6 +100,51 @@ async fn a_header_that_comes_twice_is_refused() {
 }
 
 #[tokio::test]
+async fn so_is_any_other_that_an_attribute_is_made_of() {
+    let table = "[forward_auth]\nattributes = { method = \"method\", path = \"path\", host = \"host\" }\n";
+    let policies = "[[policy]]\nname = \"hosts\"\nkey = [\"method\", \"path\", \"host\"]\nquota = \"1/hour\"\n";
+    let running = Running::start(&format!("{table}{policies}")).await;
+    let mut client = running.client().await;
+    let all = [("x-forwarded-method", "GET"), ("x-forwarded-uri", "/"), ("x-forwarded-host", "a")];
+    assert_eq!(statuses(&mut client, &[&all, &all]).await, [200, 429]);
+    for (name, value) in [("x-forwarded-method", "PUT"), ("x-forwarded-uri", "/b"), ("x-forwarded-host", "b")] {
+        for twice in [[&all[..], &[(name, value)]].concat(), [&[(name, value)], &all[..]].concat()] {
+            let reply = client.ask("GET", "/v1/auth", &twice).await;
+            assert_eq!((reply.status, reply.json()["field"].as_str()), (400, Some(name)));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_host_is_the_same_however_it_is_written() {
+    let policy = "[[policy]]\nname = \"per-host\"\nkey = [\"host\"]\nquota = \"1/hour\"\n";
+    let running = Running::start(&format!("[forward_auth]\nattributes = {{ host = \"host\" }}\n{policy}")).await;
+    let mut client = running.client().await;
+    for (host, status) in [
+        ("a.example", 200),
+        ("A.Example", 429),
+        ("a.example.", 429),
+        ("a.example:80", 429),
+        ("a.example:", 429),
+        ("A.example.:65535", 429),
+        ("b.a.example", 200),
+        ("[2001:DB8::1]", 200),
+        ("[2001:db8::1]:443", 429),
+        ("a.example/b", 400),
+        ("a.example:80:80", 400),
+        ("a.example, a.example", 400),
+    ] {
+        let reply = client.ask("GET", "/v1/auth", &[("x-forwarded-host", host)]).await;
+        assert_eq!(reply.status, status, "{host}");
+    }
+    // The client's own, where the proxy does not say.
+    for (host, status) in [("B.example:1", 200), ("b.example", 429)] {
+        client.send(format!("GET /v1/auth HTTP/1.1\r\nhost: {host}\r\n\r\n").as_bytes()).await.expect("sent");
+        assert_eq!(client.reply().await.expect("a reply").status, status, "{host}");
+    }
+}
+
+#[tokio::test]
 async fn a_body_that_a_proxy_sends_along_is_not_waited_for() {
     let running = Running::start(POLICIES).await;
     for framing in ["content-length: 1000000", "transfer-encoding: chunked"] {

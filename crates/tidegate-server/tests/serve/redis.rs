@@ -58,8 +58,64 @@ async fn every_kind_of_question_can_be_asked_on_redis() {
     assert_eq!(client.post("/v1/refund", refund).await.json()["remaining"], 8);
     assert_eq!(client.post("/v1/charge", r#"{"attributes":{"user":"a"},"cost":9}"#).await.json()["remaining"], 0);
     let lease = r#"{"attributes":{"tenant":"t"},"lease":"a"}"#;
+    for _ in 0..2 {
+        assert_eq!(client.get("/v1/check?tenant=t").await.json()["outcomes"], serde_json::json!([]));
+    }
     for (path, status) in [("acquire", 200), ("renew", 200), ("release", 200), ("renew", 409)] {
         assert_eq!(client.post(&format!("/v1/{path}"), lease).await.status, status, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn who_has_closed_its_side_is_answered_and_what_is_asked_is_counted_whoever_goes() {
+    let redis = RedisServer::start();
+    let file = format!(
+        "[store]\nurl = \"{}\"\ndeadline = \"30s\"\non_error = \"error\"\n\
+         [[policy]]\nname = \"per-user\"\nkey = [\"user\"]\nquota = \"10/hour\"\n\
+         [[policy]]\nname = \"jobs\"\nkey = [\"tenant\"]\nconcurrency = {{ limit = 1, ttl = \"1h\" }}\n",
+        redis.url()
+    );
+    let running = Running::start(&file).await;
+    let mut other = running.client().await;
+    assert_eq!(other.get("/v1/peek?user=a").await.json()["remaining"], 10);
+    let acquire = |body: &str| {
+        let head = "POST /v1/acquire HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length";
+        format!("{head}: {}\r\n\r\n{body}", body.len())
+    };
+    let requests = [
+        ("GET /v1/check?user=a HTTP/1.1\r\nhost: a\r\n\r\n".to_owned(), "200 "),
+        (acquire(r#"{"attributes":{"tenant":"t"},"lease":"mine"}"#), "200 "),
+        // Nobody would know of this one if its client has gone.
+        (acquire(r#"{"attributes":{"tenant":"u"}}"#), "409 "),
+    ];
+    // It answers later than they close.
+    redis.freeze();
+    let asked: Vec<_> = requests
+        .into_iter()
+        .map(|(request, status)| {
+            let connecting = running.client();
+            async move {
+                let reply = connecting.await.all(request.as_bytes()).await;
+                assert!(reply.starts_with(&format!("HTTP/1.1 {status}")), "{request}: {reply}");
+            }
+        })
+        .collect();
+    let gone = async {
+        let mut gone = running.client().await;
+        gone.send(b"GET /v1/check?user=a HTTP/1.1\r\nhost: a\r\n\r\n").await.expect("sent");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        gone.reset();
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        redis.thaw();
+    };
+    tokio::join!(futures_util::future::join_all(asked), gone);
+    running.until_counted("tidegate_decisions_total{front_end=\"http\",verdict=\"allowed\"} 4").await;
+    assert_eq!(other.get("/v1/peek?user=a").await.json()["remaining"], 8);
+    assert_eq!(other.get("/v1/peek?tenant=t").await.json()["remaining"], 0);
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while other.get("/v1/peek?tenant=u").await.json()["remaining"] != 1 {
+        assert!(Instant::now() < deadline, "the lease is held by nobody");
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::{
     env, fs,
+    path::Path,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -71,4 +72,46 @@ async fn no_request_fails_while_the_file_changes() {
     let answered: u64 = clients.join_all().await.into_iter().sum();
     // What was counted under the first is counted under the last.
     assert_eq!(observer.get("/v1/peek?user=42").await.json()["remaining"], LEAST + reloads - answered);
+}
+
+/// A version whose attributes mean something under its own policies only: under those of the other one, `of` is missing and `header` is
+/// blocked.
+fn version(of: &str, other: &str, log: &Path) -> String {
+    format!(
+        "forward_auth.attributes = {{ {of} = \"header:x-{of}\", header = \"header:x-{of}\" }}\n\
+         decision_log = {{ record = \"denials\", destination = {log:?} }}\n\
+         [[policy]]\nname = \"{of}\"\nkey = [\"{of}\"]\nquota = \"1000000000/day\"\n\
+         [[policy]]\nname = \"same\"\nkey = [\"header\"]\nquota = \"1000000000/day\"\nblocked = [\"{other}\"]\n"
+    )
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_proxy_asks_about_is_decided_by_the_version_that_it_was_read_by() {
+    const RELOADS: usize = 30;
+    const AHEAD: usize = 64;
+    let folder = tempfile::tempdir().expect("a folder");
+    let versions = [("a", "b"), ("b", "a")].map(|(of, other)| version(of, other, &folder.path().join("log")));
+    let running = Running::start(&versions[0]).await;
+    let done = Arc::new(AtomicBool::new(false));
+    let mut clients = JoinSet::new();
+    for _ in 0..2 {
+        let (mut client, done) = (running.client().await, Arc::clone(&done));
+        clients.spawn(async move {
+            let request = "GET /v1/auth HTTP/1.1\r\nhost: tidegate\r\nx-a: a\r\nx-b: b\r\n\r\n";
+            while !done.load(Relaxed) {
+                client.send(request.repeat(AHEAD).as_bytes()).await.expect("sent");
+                for _ in 0..AHEAD {
+                    let reply = client.reply().await.expect("a reply");
+                    let policies = reply.header("ratelimit-policy").map_or(0, |policies| policies.split(',').count());
+                    assert_eq!((reply.status, policies), (200, 2), "{reply:?}");
+                }
+            }
+        });
+    }
+    for reload in 1..=RELOADS {
+        fs::write(running.folder.path().join("tidegate.toml"), &versions[reload % 2]).expect("written");
+        running.until_counted(&format!("tidegate_config_reloads_total{{result=\"ok\"}} {reload}")).await;
+    }
+    done.store(true, Relaxed);
+    clients.join_all().await;
 }

@@ -56,12 +56,17 @@ async fn wrong_bodies_are_refused_with_the_field() {
         (r#"{"receipt":"tg1:0;","cost":1}"#, Some("receipt")),
         (r#"{"receipt":7,"cost":1}"#, Some("receipt")),
     ];
-    let lease = [(r#"{"attributes":{}}"#, Some("lease")), (r#"{"attributes":{},"lease":7}"#, Some("lease"))];
-    let tables: [(&str, &[Row]); 10] = [
+    let lease = [
+        (r#"{"attributes":{},"lease":7}"#, Some("lease")),
+        (r#"{"attributes":{},"lease":""}"#, Some("lease")),
+        (r#"{"attributes":{}}"#, Some("lease")),
+    ];
+    let tables: [(&str, &[Row]); 11] = [
         ("/v1/check", &hit),
         ("/v1/peek", &hit),
         ("/v1/charge", &hit),
         ("/v1/acquire", &hit),
+        ("/v1/acquire", &lease[..2]),
         ("/v1/check/batch", &batch),
         ("/v1/refund", &receipt[..1]),
         ("/v1/settle", &receipt),
@@ -93,10 +98,12 @@ async fn wrong_queries_are_refused_with_the_field() {
         ("cost=9007199254740992", "cost"),
         ("cost=99999999999999999999", "cost"),
         ("cost=1&cost=1", "cost"),
-        ("user=a&us%65r=b", "query"),
-        ("user=%", "query"),
-        ("user=%4", "query"),
-        ("user=%+1", "query"),
+        ("cost=%", "cost"),
+        ("user=a&us%65r=b", "user"),
+        ("ip=a&user=%", "user"),
+        ("user=%4", "user"),
+        ("us%65r=%+1", "user"),
+        ("%=a", "query"),
         ("%ff=a", "query"),
         (&many.join("&"), "query"),
     ] {
@@ -140,6 +147,29 @@ async fn wrong_paths_methods_and_kinds_are_refused() {
     client.send(format!("{head}content-type: Application/JSON; charset=utf-8\r\n\r\n{body}").as_bytes()).await.expect("sent");
     assert_eq!(client.reply().await.expect("a reply").status, 200);
     assert_eq!(left(&mut client).await, LIMIT);
+}
+
+#[tokio::test]
+async fn pages_of_other_sites_are_refused() {
+    let running = Running::start(ALL).await;
+    let mut client = running.client().await;
+    let foreign = [("sec-fetch-site", "cross-site"), ("sec-fetch-site", "same-site"), ("origin", "http://evil.example")];
+    for header in foreign {
+        for path in ["/v1/check?cost=5", "/v1/peek", "/v1/charge", "/v1/check/batch", "/v1/acquire", "/v1/release"] {
+            for method in ["GET", "POST", "OPTIONS"] {
+                let reply = client.ask(method, path, &[header, ("content-length", "0")]).await;
+                let told = (reply.status, reply.header("content-type"));
+                assert_eq!(told, (403, Some("application/problem+json")), "{header:?} {method} {path}");
+            }
+        }
+        // What a proxy is told by its client is no page that asks here, and the document is for anybody.
+        assert_eq!(client.ask("GET", "/openapi.json", &[header]).await.status, 200, "{header:?}");
+        assert_eq!(client.ask("GET", "/v1/auth?cost=0", &[header]).await.status, 200, "{header:?}");
+    }
+    assert_eq!(left(&mut client).await, LIMIT - foreign.len() as u64);
+    for header in [("sec-fetch-site", "none"), ("sec-fetch-site", "same-origin"), ("origin", "http://tidegate")] {
+        assert_eq!(client.ask("GET", "/v1/peek", &[header]).await.status, 200, "{header:?}");
+    }
 }
 
 /// One server, and one connection to it, for all cases.

@@ -15,7 +15,7 @@ use crate::{
     error::ConfigError,
     key::{Digester, Key},
     label::Label,
-    lease::Lease,
+    lease::{LEASE, Lease, Leases},
     limiter::Inner,
     set::{PolicySet, Stance},
 };
@@ -253,9 +253,14 @@ impl Question {
         question
     }
 
-    /// What is left of it where it is to be decided so: to record a cost takes no lease.
-    pub(crate) fn asked_to(mut self, intent: Intent, set: &PolicySet) -> Self {
-        if intent == Intent::Charge {
+    /// What is left of it where it is to be decided so: to record a cost takes no lease, nor does a check where it could not be released.
+    pub(crate) fn asked_to(mut self, intent: Intent, hit: &Hit<'_>, leases: Leases, set: &PolicySet) -> Self {
+        let takes_none = match intent {
+            Intent::Check => leases == Leases::Named && hit.get(LEASE).is_none(),
+            Intent::Peek => false,
+            Intent::Charge => true,
+        };
+        if takes_none {
             self.asks.retain(|ask| set.policies[usize::from(ask.policy)].policy.algorithm != Algorithm::Concurrency);
         }
         self

@@ -10,9 +10,10 @@ use smallvec::SmallVec;
 
 use crate::{
     Algorithm, Hit,
-    key::{Digester, Key},
+    key::Key,
+    limiter::Inner,
     set::PolicySet,
-    store::{Ask, Asks, Question},
+    store::{Ask, Asks, Intent, Question},
 };
 
 /// Never while the lines are locked: who is woken may come here at once, and so may who is dropped with the last of its wakers.
@@ -39,8 +40,8 @@ fn weight(set: &PolicySet, ask: &Ask) -> u64 {
 }
 
 /// What a hit has to satisfy, and so is in line for.
-pub(super) fn lines_of(set: &PolicySet, hit: &Hit<'_>, digester: &Digester) -> (Asks, Ids) {
-    let question = Question::new(set, hit, digester);
+pub(super) fn lines_of<S>(set: &PolicySet, hit: &Hit<'_>, inner: &Inner<S>) -> (Asks, Ids) {
+    let question = Question::new(set, hit, &inner.digester).asked_to(Intent::Check, hit, inner.leases, set);
     let asks: Asks = question.asks.iter().filter(|ask| ask.enforced && ask.cost > 0).copied().collect();
     let capacity = |ask: &Ask| set.policies[usize::from(ask.policy)].plan(ask.plan).capacity;
     if question.is_barred() || asks.iter().any(|ask| weight(set, ask) > capacity(ask)) {

@@ -258,7 +258,7 @@ impl<'a, 'h, S: Store> Place<'a, 'h, S> {
     fn new(limiter: &'a Limiter<S>, hit: &'a Hit<'h>) -> Self {
         let inner = &limiter.inner;
         let set = inner.set.load_full();
-        let (asks, ids) = lines_of(&set, hit, &inner.digester);
+        let (asks, ids) = lines_of(&set, hit, inner);
         inner.waiting.count.fetch_add(1, Relaxed);
         let mut lines = inner.waiting.lines.lock();
         let ticket = lines.next_ticket;
@@ -274,7 +274,7 @@ impl<'a, 'h, S: Store> Place<'a, 'h, S> {
         self.cancel();
         let inner = &self.limiter.inner;
         self.set = inner.set.load_full();
-        let (asks, ids) = lines_of(&self.set, self.hit, &inner.digester);
+        let (asks, ids) = lines_of(&self.set, self.hit, inner);
         let mut lines = inner.waiting.lines.lock();
         let wakers = lines.leave(self.ticket, &self.ids);
         lines.enter(self.ticket, &ids, &asks);

@@ -11,7 +11,7 @@ use serde::Serialize;
 use tidegate::{Decision, Outcome, Receipt};
 use tidegate_tower::{Dialect, PROBLEM_JSON, Refusal};
 
-use super::problem::Problem;
+use super::{problem::Problem, seal::Seal};
 use crate::serve::{gate::Told, http1::Response};
 
 /// A decision.
@@ -37,7 +37,7 @@ pub(crate) struct DecisionBody<'d> {
     source: Option<&'static str>,
     /// The proof of what was charged, for refunds and settlements; null where nothing was.
     #[schemars(with = "Option<String>")]
-    receipt: Option<Receipt>,
+    receipt: Option<Sealed<'d>>,
     /// The lease that was taken, where one was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     lease: Option<&'d str>,
@@ -91,7 +91,7 @@ enum BatchItem<'d> {
 }
 
 impl<'d> BatchItem<'d> {
-    fn new(told: &'d Told, receipt: Option<Receipt>) -> Self {
+    fn new(told: &'d Told, receipt: Option<Sealed<'d>>) -> Self {
         match told {
             Ok(decision) => Self::Decision(DecisionBody::new(decision, receipt, None)),
             Err(error) => Self::Problem(error.clone().into()),
@@ -116,7 +116,7 @@ pub(crate) struct Released {
 }
 
 impl<'d> DecisionBody<'d> {
-    fn new(decision: &'d Decision, receipt: Option<Receipt>, lease: Option<&'d str>) -> Self {
+    fn new(decision: &'d Decision, receipt: Option<Sealed<'d>>, lease: Option<&'d str>) -> Self {
         let strictest = decision.strictest();
         let strictest = strictest.as_ref();
         Self {
@@ -228,6 +228,7 @@ pub(crate) fn decision(
     denial: Denial,
     lease: Option<&str>,
     dialect: Dialect,
+    seal: &Seal,
     response: &mut Response,
 ) -> Result<(), Problem> {
     let mut decision = told?;
@@ -237,7 +238,7 @@ pub(crate) fn decision(
     }
     response.kind(JSON);
     tell(&decision, dialect, response);
-    let receipt = decision.take_receipt();
+    let receipt = decision.take_receipt().map(|receipt| Sealed { receipt, seal });
     DecisionBody::new(&decision, receipt, lease).write(&mut response.body);
     Ok(())
 }
@@ -259,9 +260,10 @@ pub(crate) fn denied(decision: Decision, dialect: Dialect, response: &mut Respon
 }
 
 /// The answers to several hits.
-pub(crate) fn batch(mut told: Vec<Told>, response: &mut Response) {
+pub(crate) fn batch(mut told: Vec<Told>, seal: &Seal, response: &mut Response) {
     let receipts: Vec<_> = told.iter_mut().map(|told| told.as_mut().ok().and_then(Decision::take_receipt)).collect();
-    let items = told.iter().zip(receipts).map(|(told, receipt)| BatchItem::new(told, receipt));
+    let sealed = |receipt: Option<Receipt>| receipt.map(|receipt| Sealed { receipt, seal });
+    let items = told.iter().zip(receipts).map(|(told, receipt)| BatchItem::new(told, sealed(receipt)));
     response.kind(JSON);
     BatchAnswer { decisions: items.collect() }.write(&mut response.body);
 }
@@ -333,9 +335,15 @@ impl Json for Name<'_> {
     }
 }
 
-impl Json for &Receipt {
+/// A receipt as it leaves the server.
+struct Sealed<'d> {
+    receipt: Receipt,
+    seal: &'d Seal,
+}
+
+impl Json for &Sealed<'_> {
     fn write(self, body: &mut Vec<u8>) {
-        quoted(body, |body| self.append_to(body));
+        quoted(body, |body| self.seal.append(&self.receipt, body));
     }
 }
 

@@ -1,7 +1,7 @@
 //! Requests that a proxy asks about before it passes them on: what they are becomes a hit. Caddy and Traefik tell it by
 //! `X-Forwarded-Method`, `-Uri`, `-Host` and `-For`; nginx is configured to.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, sync::Arc};
 
 use http::StatusCode;
 use tidegate::{Hit, Store};
@@ -11,7 +11,7 @@ use super::{Http, answer, problem::Problem};
 use crate::{
     config::Origin,
     serve::{
-        http1::{Head, Response},
+        http1::{Head, Response, name_and_port},
         recorder::FrontEnd,
         settings::Settings,
     },
@@ -19,19 +19,12 @@ use crate::{
 
 impl<S: Store> Http<S> {
     pub(super) async fn forward_auth(&self, head: &Head<'_>, response: &mut Response) -> Result<(), Problem> {
-        let settings = self.settings.load_full();
-        let mut facts: Vec<(&str, Cow<'_, [u8]>)> = Vec::with_capacity(settings.attributes.len());
-        for (name, origin) in &settings.attributes {
-            if let Origin::Header(header) = origin
-                && head.all(header).nth(1).is_some()
-            {
-                // Which of them whoever is behind the proxy goes by is not known here.
-                return Err(Problem::of(header, "the header is there more than once; send it once"));
-            }
-            facts.extend(self.fact(origin, head, &settings).map(|fact| (name.as_str(), fact)));
-        }
-        let hit = facts.iter().fold(Hit::new(), |hit, (name, value)| hit.attribute(name, value));
-        let decision = self.gate.check(FrontEnd::ForwardAuth, &hit).await?;
+        let (settings, asked) = self.settings.ask(|settings| {
+            let facts = self.facts(head, settings)?;
+            let hit = facts.iter().fold(Hit::new(), |hit, (name, value)| hit.attribute(name, value));
+            Ok::<_, Problem>((Arc::clone(settings), self.gate.check(FrontEnd::ForwardAuth, &hit)))
+        })?;
+        let decision = asked.await?;
         if decision.is_allowed() {
             answer::tell(&decision, settings.dialect, response);
         } else if settings.denial_status == StatusCode::FORBIDDEN {
@@ -44,22 +37,54 @@ impl<S: Store> Http<S> {
         Ok(())
     }
 
+    /// The attributes of the request.
+    fn facts<'s, 'h>(&self, head: &Head<'h>, settings: &'s Settings) -> Result<Vec<(&'s str, Cow<'h, [u8]>)>, Problem> {
+        let mut facts = Vec::with_capacity(settings.attributes.len());
+        for (name, origin) in &settings.attributes {
+            facts.extend(self.fact(origin, head, settings)?.map(|fact| (name.as_str(), fact)));
+        }
+        Ok(facts)
+    }
+
     /// What of the request an attribute is; nothing where it is not told.
-    fn fact<'h>(&self, origin: &Origin, head: &Head<'h>, settings: &Settings) -> Option<Cow<'h, [u8]>> {
-        let told = |name: &str| head.get(name);
-        let fact = match origin {
+    fn fact<'h>(&self, origin: &Origin, head: &Head<'h>, settings: &Settings) -> Result<Option<Cow<'h, [u8]>>, Problem> {
+        let told = |name: &str| once(head, name);
+        Ok(match origin {
             Origin::Address => {
                 let lines: Vec<&[u8]> = settings.proxies.header().iter().flat_map(|name| head.all(name)).collect();
-                let client = settings.proxies.client(Some(self.peer.ip()), lines.into_iter())?;
-                return Some(Cow::Owned(subscriber(client).to_string().into_bytes()));
+                let client = settings.proxies.client(Some(self.peer.ip()), lines.into_iter());
+                client.map(|client| Cow::Owned(subscriber(client).to_string().into_bytes()))
             }
-            Origin::Method => told("x-forwarded-method").unwrap_or(head.method.as_bytes()),
-            Origin::Path => return Some(path(told("x-forwarded-uri")?)),
-            Origin::Host => told("x-forwarded-host").or_else(|| told("host"))?,
-            Origin::Header(name) => told(name)?,
-        };
-        Some(Cow::Borrowed(fact))
+            Origin::Method => Some(Cow::Borrowed(told("x-forwarded-method")?.unwrap_or(head.method.as_bytes()))),
+            Origin::Path => told("x-forwarded-uri")?.map(path),
+            Origin::Host => match told("x-forwarded-host")? {
+                Some(told) => Some(host(told).ok_or_else(|| Problem::of("x-forwarded-host", "this is no host"))?),
+                None => head.get("host").and_then(host),
+            },
+            Origin::Header(name) => told(name)?.map(Cow::Borrowed),
+        })
     }
+}
+
+/// The value of a header. Where it is there twice, it is not known here which of them whoever is behind the proxy goes by.
+fn once<'h>(head: &Head<'h>, name: &str) -> Result<Option<&'h [u8]>, Problem> {
+    let mut values = head.all(name);
+    let first = values.next();
+    match values.next() {
+        Some(_) => Err(Problem::of(name, "the header is there more than once; send it once")),
+        None => Ok(first),
+    }
+}
+
+/// The name of a host, as it is however it is written: in small letters, without the dot at its end, and without a port, which is the
+/// client's to make up and which nobody is found by.
+fn host(told: &[u8]) -> Option<Cow<'_, [u8]>> {
+    let (name, _port) = name_and_port(told)?;
+    let name = name.strip_suffix(b".").unwrap_or(name);
+    Some(match name.iter().any(u8::is_ascii_uppercase) {
+        true => Cow::Owned(name.to_ascii_lowercase()),
+        false => Cow::Borrowed(name),
+    })
 }
 
 /// The path of a request's target, without the query. Escapes are what they stand for: `/%6cogin` is `/login` to whoever is behind the

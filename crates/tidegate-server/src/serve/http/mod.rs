@@ -6,51 +6,62 @@ mod openapi;
 pub(super) mod problem;
 pub(super) mod request;
 mod routes;
+pub(super) mod seal;
 
 use std::{
+    borrow::Cow,
     hash::{BuildHasher as _, RandomState},
     net::SocketAddr,
     sync::Arc,
 };
 
-use arc_swap::ArcSwap;
 use futures_util::future::join_all;
 use http::StatusCode;
-use tidegate::Store;
+use tidegate::{Receipt, Store};
 
 use self::{
     answer::{Denial, Released, Renewed},
     problem::Problem,
     request::{AcquireBody, BatchBody, HitBody, LeaseBody, RefundBody, SettleBody},
     routes::{Endpoint, Methods},
+    seal::Seal,
 };
 use super::{
-    gate::{Gate, Named},
+    gate::Gate,
     http1::{Head, Request, Response, Service},
     recorder::FrontEnd,
-    settings::Settings,
+    settings::InForce,
 };
 use crate::config::Limits;
 
 /// What answers the requests of one connection.
 pub(crate) struct Http<S: Store> {
     gate: Gate<S>,
-    settings: Arc<ArcSwap<Settings>>,
+    settings: Arc<InForce>,
     max_body_bytes: usize,
     max_batch: usize,
+    seal: Seal,
     peer: SocketAddr,
 }
 
 impl<S: Store> Http<S> {
-    pub(crate) fn new(gate: Gate<S>, settings: Arc<ArcSwap<Settings>>, limits: &Limits, peer: SocketAddr) -> Self {
+    pub(crate) fn new(gate: Gate<S>, settings: Arc<InForce>, limits: &Limits, seal: Seal, peer: SocketAddr) -> Self {
         let (max_body_bytes, max_batch) = (limits.max_body_bytes.get(), limits.max_batch.get());
-        Self { gate, settings, max_body_bytes, max_batch, peer }
+        Self { gate, settings, max_body_bytes, max_batch, seal, peer }
+    }
+
+    fn receipt(&self, text: &str) -> Result<Receipt, Problem> {
+        self.seal.open(text).map_err(|error| Problem::of("receipt", error))
     }
 
     async fn respond(&self, request: &Request<'_>, response: &mut Response) -> Result<(), Problem> {
         const BY: FrontEnd = FrontEnd::Http;
         let head = &request.head;
         let route = routes::find(head.path).ok_or_else(Problem::not_found)?;
+        // Proxies hand on what browsers tell them, and the document is for anybody.
+        if head.is_foreign && !matches!(route.endpoint, Endpoint::Auth | Endpoint::OpenApi) {
+            return Err(Problem::new(StatusCode::FORBIDDEN, "A page of another site asks, which is not for it to do."));
+        }
         if !route.methods.allow(head.method) {
             return Err(Problem::method(route.methods.names()));
         }
@@ -71,16 +82,20 @@ impl<S: Store> Http<S> {
             }
             Endpoint::Refund => {
                 let RefundBody { receipt } = request::json(request::body(request)?)?;
-                (self.gate.refund(BY, receipt).await, Denial::Informs)
+                (self.gate.refund(BY, self.receipt(&receipt)?).await, Denial::Informs)
             }
             Endpoint::Settle => {
                 let SettleBody { receipt, cost } = request::json(request::body(request)?)?;
-                (self.gate.settle(BY, receipt, cost.0).await, Denial::Informs)
+                (self.gate.settle(BY, self.receipt(&receipt)?, cost.0).await, Denial::Informs)
             }
-            Endpoint::Acquire => return self.acquire(request::body(request)?, response).await,
+            Endpoint::Acquire => return self.acquire(request, response).await,
             Endpoint::Renew => {
                 let LeaseBody { attributes, lease } = request::json(request::body(request)?)?;
-                let held = self.gate.renew(&attributes.hit(Default::default()).lease(lease.as_bytes())).await?;
+                let hit = attributes.hit(Default::default()).lease(lease.as_bytes());
+                if !self.gate.gives_lease_to(&hit) {
+                    return Err(Problem::of("attributes", "no policy of concurrency applies to these"));
+                }
+                let held = self.gate.renew(&hit).await?;
                 if !held {
                     let detail = "The lease is not held: it has ended, and somebody else may have its place.";
                     return Err(Problem::new(StatusCode::CONFLICT, detail));
@@ -107,7 +122,7 @@ impl<S: Store> Http<S> {
         if is_get {
             not_stored(response);
         }
-        answer::decision(told, denial, None, self.settings.load().dialect, response)
+        answer::decision(told, denial, None, self.settings.load().dialect, &self.seal, response)
     }
 
     async fn batch(&self, bytes: &[u8], response: &mut Response) -> Result<(), Problem> {
@@ -116,16 +131,23 @@ impl<S: Store> Http<S> {
             return Err(Problem::of("hits", format!("too many hits; send {} at most", self.max_batch)));
         }
         let asked = hits.iter().map(|HitBody { attributes, cost }| self.gate.check(FrontEnd::Http, &attributes.hit(*cost)));
-        answer::batch(join_all(asked).await, response);
+        answer::batch(join_all(asked).await, &self.seal, response);
         Ok(())
     }
 
-    async fn acquire(&self, bytes: &[u8], response: &mut Response) -> Result<(), Problem> {
-        let AcquireBody { attributes, cost, lease } = request::json(bytes)?;
-        let named = if lease.is_some() { Named::ByClient } else { Named::Here };
-        let lease = lease.unwrap_or_else(|| unguessable().into());
-        let told = self.gate.acquire(FrontEnd::Http, &attributes.hit(cost).lease(lease.as_bytes()), named).await;
-        answer::decision(told, Denial::Refuses, Some(&lease), self.settings.load().dialect, response)
+    async fn acquire(&self, request: &Request<'_>, response: &mut Response) -> Result<(), Problem> {
+        let AcquireBody { attributes, cost, lease: named } = request::json(request::body(request)?)?;
+        let lease = named.as_deref().map_or_else(|| Cow::from(unguessable()), Cow::from);
+        let hit = attributes.hit(cost).lease(lease.as_bytes());
+        let is_there = || !request.is_closed();
+        let told = match named {
+            Some(_) => self.gate.acquire(FrontEnd::Http, &hit).await,
+            None => self.gate.acquire_unknown(FrontEnd::Http, &hit, is_there).await,
+        };
+        if named.is_none() && !is_there() && told.as_ref().is_ok_and(|decision| decision.is_allowed()) {
+            return Err(Problem::new(StatusCode::CONFLICT, UNHEARD));
+        }
+        answer::decision(told, Denial::Refuses, Some(&lease), self.settings.load().dialect, &self.seal, response)
     }
 }
 
@@ -151,6 +173,10 @@ impl<S: Store> Service for Http<S> {
         }
     }
 }
+
+/// Said to who has closed its side while it waited for a lease of which nobody else knows.
+const UNHEARD: &str = "You have closed your side of the connection and may have gone, so the lease was given back; name the lease to have it \
+    whether you hear of it or not.";
 
 /// Nobody is to answer by it another time.
 fn not_stored(response: &mut Response) {

@@ -60,8 +60,8 @@ fn operation(route: &Route, ask: Ask, schemas: &mut SchemaGenerator) -> Value {
     let body = match endpoint {
         Check | Peek | Charge => Some(schema::<HitBody<'_>>(schemas)),
         Batch => Some(schema::<BatchBody<'_>>(schemas)),
-        Refund => Some(schema::<RefundBody>(schemas)),
-        Settle => Some(schema::<SettleBody>(schemas)),
+        Refund => Some(schema::<RefundBody<'_>>(schemas)),
+        Settle => Some(schema::<SettleBody<'_>>(schemas)),
         Acquire => Some(schema::<AcquireBody<'_>>(schemas)),
         Renew | Release => Some(schema::<LeaseBody<'_>>(schemas)),
         Auth | OpenApi => None,

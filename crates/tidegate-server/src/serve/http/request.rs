@@ -6,7 +6,7 @@ use http::StatusCode;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, de};
 use smallvec::SmallVec;
-use tidegate::{Hit, Quota, Receipt};
+use tidegate::{Hit, Quota};
 
 use super::problem::Problem;
 use crate::serve::http1::{Head, Request};
@@ -39,22 +39,20 @@ pub(crate) struct BatchBody<'a> {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "Refund")]
-pub(crate) struct RefundBody {
+pub(crate) struct RefundBody<'a> {
     /// The receipt of the decision that charged it.
-    #[serde(deserialize_with = "receipt")]
-    #[schemars(with = "String")]
-    pub(crate) receipt: Receipt,
+    #[serde(borrow)]
+    pub(crate) receipt: Cow<'a, str>,
 }
 
 /// A charge to correct.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "Settlement")]
-pub(crate) struct SettleBody {
+pub(crate) struct SettleBody<'a> {
     /// The receipt of the decision that charged it.
-    #[serde(deserialize_with = "receipt")]
-    #[schemars(with = "String")]
-    pub(crate) receipt: Receipt,
+    #[serde(borrow)]
+    pub(crate) receipt: Cow<'a, str>,
     /// What it has cost.
     #[schemars(required)]
     pub(crate) cost: Cost,
@@ -73,7 +71,8 @@ pub(crate) struct AcquireBody<'a> {
     #[serde(default)]
     pub(crate) cost: Cost,
     /// A name that nobody else uses; one is made up unless given.
-    #[serde(default, borrow)]
+    #[serde(default, borrow, deserialize_with = "optional_lease")]
+    #[schemars(length(min = 1))]
     pub(crate) lease: Option<Cow<'a, str>>,
 }
 
@@ -87,7 +86,8 @@ pub(crate) struct LeaseBody<'a> {
     #[schemars(with = "std::collections::BTreeMap<String, String>")]
     pub(crate) attributes: Attributes<'a>,
     /// Its name.
-    #[serde(borrow)]
+    #[serde(borrow, deserialize_with = "lease")]
+    #[schemars(length(min = 1))]
     pub(crate) lease: Cow<'a, str>,
 }
 
@@ -101,13 +101,29 @@ type Attribute<'a> = (Cow<'a, str>, Cow<'a, [u8]>);
 /// They are compared with each other.
 const MAX_ATTRIBUTES: usize = 64;
 
+/// Why an attribute is not taken.
+pub(crate) enum Unfit<'a> {
+    /// There is another of this name.
+    Twice(Cow<'a, str>),
+    TooMany,
+}
+
+impl fmt::Display for Unfit<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Twice(_) => "an attribute is given twice; send each once",
+            Self::TooMany => "too many attributes; send 64 at most",
+        })
+    }
+}
+
 impl<'a> Attributes<'a> {
-    pub(crate) fn push(&mut self, name: Cow<'a, str>, value: Cow<'a, [u8]>) -> Result<(), &'static str> {
+    pub(crate) fn push(&mut self, name: Cow<'a, str>, value: Cow<'a, [u8]>) -> Result<(), Unfit<'a>> {
         if self.0.iter().any(|(known, _)| *known == name) {
-            return Err("an attribute is given twice; send each once");
+            return Err(Unfit::Twice(name));
         }
         if self.0.len() >= MAX_ATTRIBUTES {
-            return Err("too many attributes; send 64 at most");
+            return Err(Unfit::TooMany);
         }
         self.0.push((name, value));
         Ok(())
@@ -221,8 +237,16 @@ impl<'de> Deserialize<'de> for Cost {
     }
 }
 
-fn receipt<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Receipt, D::Error> {
-    Cow::<str>::deserialize(deserializer)?.parse().map_err(de::Error::custom)
+/// The name of a lease. One that is empty is most likely missing, and would be everybody's.
+fn lease<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Cow<'de, str>, D::Error> {
+    let Word(name) = Word::deserialize(deserializer)?;
+    if name.is_empty() { Err(de::Error::custom("a lease has a name; write one")) } else { Ok(name) }
+}
+
+fn optional_lease<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Cow<'de, str>>, D::Error> {
+    #[derive(Deserialize)]
+    struct Lease<'a>(#[serde(borrow, deserialize_with = "lease")] Cow<'a, str>);
+    Ok(Option::<Lease<'_>>::deserialize(deserializer)?.map(|Lease(name)| name))
 }
 
 /// Reads a hit from a query: `user=42&cost=1`.
@@ -231,9 +255,15 @@ pub(crate) fn query(query: &str) -> Result<HitBody<'_>, Problem> {
     let mut cost = None;
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-        let undecoded = || Problem::of("query", "a % is followed by two hexadecimal digits; write %25 for a % itself");
-        let (name, value) = (decoded(name).ok_or_else(undecoded)?, decoded(value).ok_or_else(undecoded)?);
-        if *name == *b"cost" {
+        let undecoded = |field: &str| Problem::of(field, "a % is followed by two hexadecimal digits; write %25 for a % itself");
+        let name = decoded(name).ok_or_else(|| undecoded("query"))?;
+        let name = match name {
+            Cow::Borrowed(name) => str::from_utf8(name).ok().map(Cow::Borrowed),
+            Cow::Owned(name) => String::from_utf8(name).ok().map(Cow::Owned),
+        };
+        let name = name.ok_or_else(|| Problem::of("query", "the name of an attribute is not UTF-8"))?;
+        let value = decoded(value).ok_or_else(|| undecoded(&name))?;
+        if name == "cost" {
             let text = str::from_utf8(&value).map_err(|_| NO_COST);
             let read = text.and_then(str::parse).map_err(|error| Problem::of("cost", error))?;
             if cost.replace(read).is_some() {
@@ -241,12 +271,10 @@ pub(crate) fn query(query: &str) -> Result<HitBody<'_>, Problem> {
             }
             continue;
         }
-        let name = match name {
-            Cow::Borrowed(name) => str::from_utf8(name).ok().map(Cow::Borrowed),
-            Cow::Owned(name) => String::from_utf8(name).ok().map(Cow::Owned),
-        };
-        let name = name.ok_or_else(|| Problem::of("query", "the name of an attribute is not UTF-8"))?;
-        attributes.push(name, value).map_err(|error| Problem::of("query", error))?;
+        attributes.push(name, value).map_err(|unfit| match &unfit {
+            Unfit::Twice(name) => Problem::of(&**name, unfit.to_string()),
+            Unfit::TooMany => Problem::of("query", unfit.to_string()),
+        })?;
     }
     Ok(HitBody { attributes, cost: cost.unwrap_or_default() })
 }

@@ -22,6 +22,8 @@ pub struct Head<'b> {
     pub method: &'b str,
     pub path: &'b str,
     pub query: &'b str,
+    /// Whether a browser asks for a page of another site. Nobody else says so.
+    pub is_foreign: bool,
     headers: SmallVec<[Header<'b>; 16]>,
     pub(super) length: Length,
     pub(super) after: After,
@@ -76,9 +78,19 @@ impl<'b> Head<'b> {
         self.headers = SmallVec::from_slice(request.headers);
         self.after = if is_old { After::Closed } else { After::Kept };
         let (mut length, mut is_closed) = (None, false);
+        let (mut host, mut origin) = (None, None);
         for Header { name, value } in request.headers {
             // Most names are none of these by their lengths.
             match name.len() {
+                4 if name.eq_ignore_ascii_case("host") => {
+                    if host.replace(*value).is_some() {
+                        return Err(wrong("The Host is told more than once."));
+                    }
+                    if name_and_port(value).is_none() {
+                        return Err(wrong("The Host is none: send a name or an address, and a port if need be."));
+                    }
+                }
+                6 if name.eq_ignore_ascii_case("origin") => self.is_foreign |= origin.replace(*value).is_some(),
                 6 if name.eq_ignore_ascii_case("expect") => self.expects = !is_old && value.eq_ignore_ascii_case(b"100-continue"),
                 10 if name.eq_ignore_ascii_case("connection") => {
                     let says = |word| value.split(|byte| *byte == b',').any(|part| part.trim_ascii().eq_ignore_ascii_case(word));
@@ -93,6 +105,9 @@ impl<'b> Head<'b> {
                         return Err(wrong("The length of the body is told more than once."));
                     }
                 }
+                14 if name.eq_ignore_ascii_case("sec-fetch-site") => {
+                    self.is_foreign |= !matches!(*value, b"none" | b"same-origin")
+                }
                 17 if name.eq_ignore_ascii_case("transfer-encoding") => {
                     if is_old || !value.trim_ascii().eq_ignore_ascii_case(b"chunked") {
                         return Err(wrong("The only Transfer-Encoding known here is chunked, of HTTP/1.1."));
@@ -104,6 +119,10 @@ impl<'b> Head<'b> {
                 _ => {}
             }
         }
+        if host.is_none() && !is_old {
+            return Err(wrong("The Host is missing."));
+        }
+        self.is_foreign |= origin.is_some_and(|origin| !is_of(origin, host.unwrap_or_default()));
         if is_closed {
             self.after = After::Closed;
         }
@@ -150,6 +169,33 @@ fn target<'t>(target: &'t str) -> (&'t str, &'t str) {
 fn cut(text: &str, byte: u8) -> (&str, &str) {
     let at = text.bytes().position(|other| other == byte);
     at.map_or((text, ""), |at| (&text[..at], &text[at + 1..]))
+}
+
+/// A host and the port after it, with its colon; nothing where it is no host. None at all is one too: who asks for what has no host sends
+/// that (RFC 9112, 3.2).
+pub(crate) fn name_and_port(host: &[u8]) -> Option<(&[u8], &[u8])> {
+    let is_literal = host.first() == Some(&b'[');
+    let end = match is_literal {
+        true => host.iter().position(|byte| *byte == b']')? + 1,
+        false => host.iter().position(|byte| *byte == b':').unwrap_or(host.len()),
+    };
+    let (name, port) = host.split_at(end);
+    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+,;=".contains(byte);
+    let is_name = match name {
+        [b'[', address @ .., b']'] => !address.is_empty() && address.iter().all(|byte| is_plain(byte) || *byte == b':'),
+        name => name.iter().all(is_plain),
+    };
+    let is_port = match port {
+        [b':', digits @ ..] => digits.iter().all(u8::is_ascii_digit),
+        nothing => nothing.is_empty(),
+    };
+    (is_name && is_port).then_some((name, port))
+}
+
+/// Whether an origin is this host's.
+fn is_of(origin: &[u8], host: &[u8]) -> bool {
+    let site = origin.strip_prefix(b"http://").or_else(|| origin.strip_prefix(b"https://"));
+    site.is_some_and(|site| site.eq_ignore_ascii_case(host))
 }
 
 fn number(digits: &[u8]) -> Option<u64> {

@@ -2,7 +2,7 @@
 //! of what is asked.
 //!
 //! All of a connection is one task and three buffers that are used again. Nothing is set or taken for a request that is there when it is
-//! looked for: timers are moved when they go off, and whether the client has gone is watched only while an answer takes time.
+//! looked for: timers are moved when they go off, and whether the client has closed its side is watched only while an answer takes time.
 
 mod chunks;
 mod head;
@@ -12,7 +12,9 @@ mod tests;
 
 use std::{
     future::poll_fn,
+    io,
     pin::{Pin, pin},
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -25,6 +27,7 @@ use tokio::{
     time::{Instant, Sleep, sleep, sleep_until, timeout},
 };
 
+pub(super) use self::head::name_and_port;
 use self::{
     chunks::Chunks,
     head::{After, Length},
@@ -49,6 +52,14 @@ pub trait Service: Send + Sync + 'static {
 pub struct Request<'b> {
     pub head: Head<'b>,
     pub body: &'b [u8],
+    is_closed: AtomicBool,
+}
+
+impl Request<'_> {
+    /// Whether the client was seen to close its side while the answer took time: it may still read, or have gone.
+    pub fn is_closed(&self) -> bool {
+        self.is_closed.load(Relaxed)
+    }
 }
 
 /// The longest head of a request.
@@ -125,9 +136,8 @@ enum Step {
     Answered,
     /// Others have not been sent yet.
     Unsent,
-    /// More has come.
-    Ahead,
-    Gone,
+    /// More has come, or the last.
+    Read(io::Result<usize>),
 }
 
 async fn requests<T: AsyncRead + AsyncWrite + Unpin, V: Service>(
@@ -192,9 +202,9 @@ async fn requests<T: AsyncRead + AsyncWrite + Unpin, V: Service>(
                 break 'request Ok(Needed::Bytes(end));
             };
             let after = head.after;
-            let request = Request { head, body };
+            let request = Request { head, body, is_closed: AtomicBool::new(false) };
             let is_all = bytes.len() == end;
-            connection.wait(pin!(service.answer(&request, &mut response)), is_all, &mut ahead).await?;
+            connection.wait(pin!(service.answer(&request, &mut response)), &request.is_closed, is_all, &mut ahead).await?;
             drop(request);
             service.answered(response.status);
             is_last |= stop.has_changed().unwrap_or(true);
@@ -325,33 +335,39 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Connection<T> {
         }
     }
 
-    /// Waits for an answer, while somebody is there to have it. Where nothing else has come (`is_all`), what comes meanwhile is put into `ahead`:
-    /// it is not asked for, but tells that somebody is.
+    /// Waits for an answer, whoever is there to have it: what is asked may be charged already, and is to be counted. Where nothing else has
+    /// come (`is_all`), what comes meanwhile is put into `ahead`: it is not asked for, but tells whether the client has closed its side.
     async fn wait(
         &mut self,
         mut answer: Pin<&mut impl Future<Output = ()>>,
+        is_closed: &AtomicBool,
         is_all: bool,
         ahead: &mut Vec<u8>,
     ) -> Result<(), Ended> {
+        let mut there = Ok(());
         loop {
-            let watches = is_all && ahead.is_empty();
+            let watches = is_all && ahead.is_empty() && !is_closed.load(Relaxed);
             let mut coming = pin!(self.stream.read_buf(ahead));
             let step = poll_fn(|context| match answer.as_mut().poll(context) {
                 Poll::Ready(()) => Poll::Ready(Step::Answered),
                 Poll::Pending if !self.output.is_empty() => Poll::Ready(Step::Unsent),
-                Poll::Pending if watches => coming.as_mut().poll(context).map(|read| match read {
-                    Ok(1..) => Step::Ahead,
-                    _ => Step::Gone,
-                }),
+                Poll::Pending if watches => coming.as_mut().poll(context).map(Step::Read),
                 Poll::Pending => Poll::Pending,
             });
-            match step.await {
-                Step::Answered => return Ok(()),
+            there = match step.await {
+                Step::Answered => return there,
                 // What was asked before has not to wait for it.
-                Step::Unsent => self.flush().await?,
-                Step::Ahead => {}
-                // Who has gone is not answered, and what is done to answer it ends.
-                Step::Gone => return Err(Ended::Gone),
+                Step::Unsent => self.flush().await,
+                Step::Read(Ok(1..)) => continue,
+                // Who has closed its side may read on.
+                Step::Read(read) => {
+                    is_closed.store(true, Relaxed);
+                    read.map(drop).map_err(|_| Ended::Gone)
+                }
+            };
+            if there.is_err() {
+                is_closed.store(true, Relaxed);
+                self.output.clear();
             }
         }
     }

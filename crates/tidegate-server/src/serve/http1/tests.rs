@@ -29,10 +29,12 @@ use super::{Alarm, Body, Connection, HEAD_BYTES, Head, KEPT_BYTES, LINGER, Reque
 const PATIENCE: Duration = Duration::from_secs(10);
 const MAX_BODY: usize = 100;
 
-/// Answers by what it was asked; `/never` is not answered, `/slow` not at once, and `/closed` does not want a body.
+/// Answers by what it was asked; `/never` is not answered unless told to, `/slow` not at once, and `/closed` does not want a body.
 #[derive(Clone, Default)]
 struct Echo {
-    is_dropped: Arc<AtomicBool>,
+    /// Whether `/never` was answered, and whether its client had closed its side then.
+    is_done: Arc<AtomicBool>,
+    is_closed: Arc<AtomicBool>,
     never: Arc<Notify>,
 }
 
@@ -42,16 +44,11 @@ impl Service for Echo {
     }
 
     async fn answer(&self, request: &Request<'_>, response: &mut Response) {
-        struct Dropped<'a>(&'a AtomicBool);
-        impl Drop for Dropped<'_> {
-            fn drop(&mut self) {
-                self.0.store(true, SeqCst);
-            }
-        }
-        let Request { head, body } = request;
+        let Request { head, body, .. } = request;
         if head.path == "/never" {
-            let _dropped = Dropped(&self.is_dropped);
             self.never.notified().await;
+            self.is_done.store(true, SeqCst);
+            self.is_closed.store(request.is_closed(), SeqCst);
         }
         if head.path == "/slow" {
             sleep(Duration::from_millis(2)).await;
@@ -118,10 +115,10 @@ fn replies(text: &str) -> (Vec<(u16, &str)>, bool) {
 
 #[tokio::test(start_paused = true)]
 async fn requests_are_read_however_they_are_cut() {
-    let chunked =
-        "POST /b HTTP/1.1\r\nTransfer-Encoding: Chunked\r\n\r\n3\r\nabc\r\n0a ;x=\"y\"\r\n0123456789\r\n0\r\nx: y\r\n\r\n";
-    let sized = "POST /c?d=e HTTP/1.1\r\ncontent-length: 5\r\n\r\n\r\n\r\n1";
-    let requests = format!("GET /a HTTP/1.1\r\n\r\n{chunked}{sized}\r\n\r\nPUT http://host:1/x#f HTTP/1.1\n\n{chunked}");
+    let chunked = "POST /b HTTP/1.1\r\nhost: a\r\nTransfer-Encoding: Chunked\r\n\r\n3\r\nabc\r\n0a ;x=\"y\"\r\n0123456789\r\n0\r\nx: y\r\n\r\n";
+    let sized = "POST /c?d=e HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\n\r\n\r\n\r\n1";
+    let requests =
+        format!("GET /a HTTP/1.1\r\nhost: a\r\n\r\n{chunked}{sized}\r\n\r\nPUT http://host:1/x#f HTTP/1.1\nhost: a\n\n{chunked}");
     let expected = vec![
         (200, "GET /a  "),
         (200, "POST /b  abc0123456789"),
@@ -138,69 +135,83 @@ async fn requests_are_read_however_they_are_cut() {
 #[tokio::test(start_paused = true)]
 async fn what_can_be_read_in_two_ways_is_refused_and_is_the_last() {
     let rows = [
-        ("POST / HTTP/1.1\r\ncontent-length: 1\r\ntransfer-encoding: chunked\r\n\r\n", 400),
-        ("POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\ncontent-length: 1\r\n\r\n", 400),
-        ("POST / HTTP/1.1\r\ncontent-length: 1\r\ncontent-length: 1\r\n\r\n", 400),
-        ("POST / HTTP/1.1\r\ncontent-length: 1, 1\r\n\r\n", 400),
-        ("POST / HTTP/1.1\r\ncontent-length: +1\r\n\r\n", 400),
-        ("POST / HTTP/1.1\r\ncontent-length: -1\r\n\r\n", 400),
-        ("POST / HTTP/1.1\r\ncontent-length: 0x1\r\n\r\n", 400),
-        ("POST / HTTP/1.1\r\ncontent-length:\r\n\r\n", 400),
-        ("POST / HTTP/1.1\r\ncontent-length: 18446744073709551616\r\n\r\n", 400),
-        ("POST / HTTP/1.1\r\ncontent-length: 101\r\n\r\n", 413),
-        ("POST / HTTP/1.1\r\ntransfer-encoding: gzip, chunked\r\n\r\n", 400),
-        ("POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n\r\n", 400),
+        ("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 1\r\ntransfer-encoding: chunked\r\n\r\n", 400),
+        ("POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\ncontent-length: 1\r\n\r\n", 400),
+        ("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 1\r\ncontent-length: 1\r\n\r\n", 400),
+        ("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 1, 1\r\n\r\n", 400),
+        ("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: +1\r\n\r\n", 400),
+        ("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: -1\r\n\r\n", 400),
+        ("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 0x1\r\n\r\n", 400),
+        ("POST / HTTP/1.1\r\nhost: a\r\ncontent-length:\r\n\r\n", 400),
+        ("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 18446744073709551616\r\n\r\n", 400),
+        ("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 101\r\n\r\n", 413),
+        ("POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: gzip, chunked\r\n\r\n", 400),
+        ("POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n\r\n", 400),
         ("POST / HTTP/1.0\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n", 400),
-        ("POST / HTTP/1.1\r\ntransfer-encoding : chunked\r\n\r\n", 400),
-        ("POST / HTTP/1.1\r\nx: y\r\n transfer-encoding: chunked\r\n\r\n", 400),
-        ("POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n-1\r\n", 400),
-        ("POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n\r\n", 400),
-        ("POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n1\n", 400),
-        ("POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n1\r\nab\r\n", 400),
-        ("POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n1\r\na0\r\n\r\n", 400),
-        ("POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\nffffffffffffffff1\r\n", 400),
-        ("POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n1\r\r\na\r\n0\r\n\r\n", 400),
-        ("POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n1;a\rb\r\na\r\n0\r\n\r\n", 400),
-        ("POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n0\r\na\r: b\r\n\r\n", 400),
-        ("POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n0\r\n a: b\r\n\r\n", 400),
-        ("POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n0\r\n", 400),
-        ("POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\nfffffffffffffff\r\n", 413),
-        ("POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n65\r\n", 413),
+        ("POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding : chunked\r\n\r\n", 400),
+        ("POST / HTTP/1.1\r\nhost: a\r\nx: y\r\n transfer-encoding: chunked\r\n\r\n", 400),
+        ("POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n-1\r\n", 400),
+        ("POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n\r\n", 400),
+        ("POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n1\n", 400),
+        ("POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n1\r\nab\r\n", 400),
+        ("POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n1\r\na0\r\n\r\n", 400),
+        ("POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\nffffffffffffffff1\r\n", 400),
+        ("POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n1\r\r\na\r\n0\r\n\r\n", 400),
+        ("POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n1;a\rb\r\na\r\n0\r\n\r\n", 400),
+        ("POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n0\r\na\r: b\r\n\r\n", 400),
+        ("POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n0\r\n a: b\r\n\r\n", 400),
+        ("POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n0\r\n", 400),
+        ("POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\nfffffffffffffff\r\n", 413),
+        ("POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n65\r\n", 413),
+        ("GET / HTTP/1.1\r\n\r\n", 400),
+        ("GET http://a/ HTTP/1.1\r\n\r\n", 400),
+        ("GET / HTTP/1.1\r\nhost: a\r\nHost: a\r\n\r\n", 400),
+        ("GET / HTTP/1.0\r\nhost: a\r\nhost: b\r\n\r\n", 400),
+        ("GET / HTTP/1.1\r\nhost: a b\r\n\r\n", 400),
+        ("GET / HTTP/1.1\r\nhost: a/b\r\n\r\n", 400),
+        ("GET / HTTP/1.1\r\nhost: a@b\r\n\r\n", 400),
+        ("GET / HTTP/1.1\r\nhost: a:b\r\n\r\n", 400),
+        ("GET / HTTP/1.1\r\nhost: a:1:2\r\n\r\n", 400),
+        ("GET / HTTP/1.1\r\nhost: [::1\r\n\r\n", 400),
+        ("GET / HTTP/1.1\r\nhost: []\r\n\r\n", 400),
+        ("GET / HTTP/1.1\r\nhost: [::1]a\r\n\r\n", 400),
+        ("GET / HTTP/1.1\r\nhost: \u{e9}\r\n\r\n", 400),
         ("GET / HTTP/2.0\r\n\r\n", 400),
-        ("GET  / HTTP/1.1\r\n\r\n", 400),
-        ("G\u{1}T / HTTP/1.1\r\n\r\n", 400),
-        ("GET / HTTP/1.1\r\na\0: b\r\n\r\n", 400),
-        ("GET / HTTP/1.1\r\na: b\rc\r\n\r\n", 400),
+        ("GET  / HTTP/1.1\r\nhost: a\r\n\r\n", 400),
+        ("G\u{1}T / HTTP/1.1\r\nhost: a\r\n\r\n", 400),
+        ("GET / HTTP/1.1\r\nhost: a\r\na\0: b\r\n\r\n", 400),
+        ("GET / HTTP/1.1\r\nhost: a\r\na: b\rc\r\n\r\n", 400),
         ("\u{16}\u{3}\u{1}\u{2}", 400),
     ];
     for (request, status) in rows {
         // Whatever comes after it is not read as a request.
-        let text = rig().all([&format!("{request}GET /next HTTP/1.1\r\n\r\n")]).await;
+        let text = rig().all([&format!("{request}GET /next HTTP/1.1\r\nhost: a\r\n\r\n")]).await;
         let (replies, is_closed) = replies(&text);
         assert!(matches!(replies[..], [(told, _)] if told == status) && is_closed, "{request:?}: {text}");
     }
-    let most = |size: usize| ["x: y\r\n".repeat(99), format!("x: {}\r\n\r\n", "y".repeat(size))].concat();
+    let most = |size: usize| ["x: y\r\n".repeat(98), format!("x: {}\r\n\r\n", "y".repeat(size))].concat();
     for (size, status) in [(100, 200), (HEAD_BYTES - 600 - 21, 200), (HEAD_BYTES, 431)] {
-        let text = rig().all([format!("GET / HTTP/1.1\r\n{}", most(size))]).await;
+        let text = rig().all([format!("GET / HTTP/1.1\r\nhost: a\r\n{}", most(size))]).await;
         assert_eq!(replies(&text).0[0].0, status, "{size}");
     }
-    let text = rig().all([format!("GET / HTTP/1.1\r\na: b\r\n{}", most(1))]).await;
+    let text = rig().all([format!("GET / HTTP/1.1\r\nhost: a\r\na: b\r\n{}", most(1))]).await;
     assert_eq!(replies(&text).0[0].0, 431);
-    let text = rig().all([format!("POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n1;{}", "x".repeat(2000))]).await;
+    let text =
+        rig().all([format!("POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n1;{}", "x".repeat(2000))]).await;
     assert_eq!(replies(&text).0[0].0, 400);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_connection_is_kept_as_the_client_says() {
     let rows = [
-        ("GET / HTTP/1.1\r\n\r\n", 2, None),
-        ("GET / HTTP/1.1\r\nConnection: keep-alive, Close\r\n\r\n", 1, Some("connection: close")),
+        ("GET / HTTP/1.1\r\nhost: a\r\n\r\n", 2, None),
+        ("GET / HTTP/1.1\r\nhost: a\r\nConnection: keep-alive, Close\r\n\r\n", 1, Some("connection: close")),
         ("GET / HTTP/1.0\r\n\r\n", 1, Some("connection: close")),
         ("GET / HTTP/1.0\r\nconnection: Keep-Alive\r\n\r\n", 2, Some("connection: keep-alive")),
         ("GET / HTTP/1.0\r\nconnection: close\r\nconnection: keep-alive\r\n\r\n", 1, Some("connection: close")),
-        ("POST /closed HTTP/1.1\r\ncontent-length: 1\r\n\r\n1", 2, None),
-        ("POST /closed HTTP/1.1\r\ncontent-length: 1000\r\n\r\n1", 1, Some("connection: close")),
-        ("POST /closed HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n", 1, Some("connection: close")),
+        ("POST /closed HTTP/1.1\r\nhost: a\r\ncontent-length: 1\r\n\r\n1", 2, None),
+        ("POST /closed HTTP/1.1\r\nhost: a\r\ncontent-length: 1000\r\n\r\n1", 1, Some("connection: close")),
+        ("POST /closed HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n", 1, Some("connection: close")),
     ];
     for (request, count, told) in rows {
         let text = rig().all([format!("{request}{request}")]).await;
@@ -210,10 +221,48 @@ async fn a_connection_is_kept_as_the_client_says() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn any_host_will_do_and_old_clients_need_none() {
+    let hosts = ["a", "A.example.:8080", "[::1]", "[2001:db8::1]:80", "127.0.0.1:", "", "a_b", "%41"];
+    let requests = hosts.map(|host| format!("GET / HTTP/1.1\r\nhost: {host}\r\n\r\n"));
+    for request in requests.iter().map(String::as_str).chain(["GET / HTTP/1.0\r\n\r\n"]) {
+        assert_eq!(replies(&rig().all([request]).await).0, [(200, "GET /  ")], "{request}");
+    }
+}
+
+#[test]
+fn a_browser_says_whose_page_it_asks_for() {
+    let rows = [
+        ("", false),
+        ("sec-fetch-site: none\r\n", false),
+        ("Sec-Fetch-Site: same-origin\r\norigin: http://a:1\r\n", false),
+        ("origin: https://A:1\r\n", false),
+        ("sec-fetch-site: same-site\r\n", true),
+        ("sec-fetch-site: cross-site\r\n", true),
+        ("sec-fetch-site: none\r\nsec-fetch-site: cross-site\r\n", true),
+        ("sec-fetch-site:\r\n", true),
+        ("Origin: http://a\r\n", true),
+        ("origin: http://a:2\r\n", true),
+        ("origin: a:1\r\n", true),
+        ("origin: null\r\n", true),
+        ("origin:\r\n", true),
+        ("origin: http://a:1\r\norigin: http://a:1\r\n", true),
+    ];
+    for (headers, is_foreign) in rows {
+        // In whatever order they come.
+        for lines in [format!("host: a:1\r\n{headers}"), format!("{headers}host: a:1\r\n")] {
+            let bytes = format!("GET / HTTP/1.1\r\n{lines}\r\n");
+            let mut head = Head::default();
+            assert!(matches!(head.read(bytes.as_bytes()), Ok(Some(_))), "{headers}");
+            assert_eq!(head.is_foreign, is_foreign, "{headers}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_head_is_answered_without_the_body() {
-    let text = rig().all(["HEAD /a HTTP/1.1\r\n\r\n"]).await;
+    let text = rig().all(["HEAD /a HTTP/1.1\r\nhost: a\r\n\r\n"]).await;
     assert!(text.contains("content-length: 9\r\n") && text.ends_with("\r\n\r\n"), "{text}");
-    let text = rig().all(["HEAD /a HTTP/1.1\r\ncontent-length: 101\r\n\r\n"]).await;
+    let text = rig().all(["HEAD /a HTTP/1.1\r\nhost: a\r\ncontent-length: 101\r\n\r\n"]).await;
     assert!(text.starts_with("HTTP/1.1 413 ") && text.ends_with("\r\n\r\n"), "{text}");
 }
 
@@ -221,15 +270,15 @@ async fn a_head_is_answered_without_the_body() {
 async fn who_waits_to_be_told_before_it_sends_a_body_is_told() {
     for (framing, body) in [("content-length: 1", "1"), ("transfer-encoding: chunked", "1\r\n1\r\n0\r\n\r\n")] {
         let mut rig = rig();
-        let head = format!("POST / HTTP/1.1\r\nexpect: 100-Continue\r\n{framing}\r\n\r\n");
+        let head = format!("POST / HTTP/1.1\r\nhost: a\r\nexpect: 100-Continue\r\n{framing}\r\n\r\n");
         rig.client.write_all(head.as_bytes()).await.expect("sent");
         assert_eq!(rig.reply().await, "HTTP/1.1 100 Continue\r\n\r\n");
         assert_eq!(replies(&rig.all([body]).await).0, [(200, "POST /  1")]);
     }
     // One who sends it at once is not, nor one whose body is too large.
-    let text = rig().all(["POST / HTTP/1.1\r\nexpect: 100-continue\r\ncontent-length: 1\r\n\r\n1"]).await;
+    let text = rig().all(["POST / HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\ncontent-length: 1\r\n\r\n1"]).await;
     assert_eq!(replies(&text).0, [(200, "POST /  1")]);
-    let text = rig().all(["POST / HTTP/1.1\r\nexpect: 100-continue\r\ncontent-length: 101\r\n\r\n"]).await;
+    let text = rig().all(["POST / HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\ncontent-length: 101\r\n\r\n"]).await;
     assert_eq!(replies(&text).0[0].0, 413);
 }
 
@@ -237,14 +286,14 @@ async fn who_waits_to_be_told_before_it_sends_a_body_is_told() {
 async fn who_takes_too_long_is_not_waited_for() {
     let rows = [
         ("", None),
-        ("GET / HTTP/1.1\r\n", Some(408)),
+        ("GET / HTTP/1.1\r\nhost: a\r\n", Some(408)),
         ("\r\n", Some(408)),
-        ("POST / HTTP/1.1\r\ncontent-length: 1\r\n\r\n", Some(408)),
-        ("POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n2\r\n1", Some(408)),
+        ("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 1\r\n\r\n", Some(408)),
+        ("POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n2\r\n1", Some(408)),
     ];
     for (sent, status) in rows {
         // Later in the life of a connection too.
-        for before in ["", "GET / HTTP/1.1\r\n\r\n"] {
+        for before in ["", "GET / HTTP/1.1\r\nhost: a\r\n\r\n"] {
             let mut rig = rig();
             let started = Instant::now();
             if !before.is_empty() {
@@ -278,31 +327,52 @@ async fn who_does_not_take_its_answers_is_not_waited_for() {
     let (_stop, stopped) = watch::channel(());
     let serving = tokio::spawn(serve(ours, PATIENCE, Echo::default(), stopped));
     let started = Instant::now();
-    while client.write_all(b"GET / HTTP/1.1\r\n\r\n").await.is_ok() {}
+    while client.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.is_ok() {}
     serving.await.expect("it has ended");
     assert!((PATIENCE..PATIENCE + LINGER).contains(&started.elapsed()), "{:?}", started.elapsed());
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_done_for_who_goes_ends() {
-    let mut rig = rig();
-    rig.client.write_all(b"GET /never HTTP/1.1\r\n\r\n").await.expect("sent");
-    sleep(Duration::from_secs(100)).await;
-    assert!(!rig.serving.is_finished() && !rig.echo.is_dropped.load(SeqCst));
-    drop(rig.client);
-    rig.serving.await.expect("it has ended");
-    assert!(rig.echo.is_dropped.load(SeqCst));
+async fn who_has_closed_its_side_is_answered() {
+    for before in ["", "GET /a HTTP/1.1\r\nhost: a\r\n\r\n"] {
+        let mut rig = rig();
+        rig.client.write_all(format!("{before}GET /never HTTP/1.1\r\nhost: a\r\n\r\n").as_bytes()).await.expect("sent");
+        rig.client.shutdown().await.expect("closed");
+        sleep(Duration::from_secs(100)).await;
+        assert!(!rig.serving.is_finished() && !rig.echo.is_closed.load(SeqCst));
+        rig.echo.never.notify_one();
+        let mut text = String::new();
+        rig.client.read_to_string(&mut text).await.expect("its end");
+        assert_eq!(replies(&text).0.last(), Some(&(200, "GET /never  ")));
+        // Where it matters, it is known.
+        assert!(rig.echo.is_closed.load(SeqCst));
+        rig.serving.await.expect("it has ended");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_asked_is_asked_to_its_end_though_the_client_goes() {
+    for (before, after) in [("", ""), ("GET /a HTTP/1.1\r\nhost: a\r\n\r\n", "GET /a HTTP/1.1\r\nhost: a\r\n\r\n")] {
+        let mut rig = rig();
+        rig.client.write_all(format!("{before}GET /never HTTP/1.1\r\nhost: a\r\n\r\n{after}").as_bytes()).await.expect("sent");
+        drop(rig.client);
+        sleep(Duration::from_secs(100)).await;
+        assert!(!rig.serving.is_finished() && !rig.echo.is_done.load(SeqCst));
+        rig.echo.never.notify_one();
+        rig.serving.await.expect("it has ended");
+        assert!(rig.echo.is_done.load(SeqCst) && rig.echo.is_closed.load(SeqCst));
+    }
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_is_sent_ahead_is_answered_after_what_takes_time() {
     let mut rig = rig();
-    rig.client.write_all(b"GET /never HTTP/1.1\r\n\r\n").await.expect("sent");
+    rig.client.write_all(b"GET /never HTTP/1.1\r\nhost: a\r\n\r\n").await.expect("sent");
     sleep(Duration::from_millis(1)).await;
-    rig.client.write_all(b"GET /a HTTP/1.1\r\n\r\nGET /b HT").await.expect("sent");
+    rig.client.write_all(b"GET /a HTTP/1.1\r\nhost: a\r\n\r\nGET /b HT").await.expect("sent");
     sleep(Duration::from_millis(1)).await;
     rig.echo.never.notify_one();
-    let text = rig.all(["TP/1.1\r\n\r\n"]).await;
+    let text = rig.all(["TP/1.1\r\nhost: a\r\n\r\n"]).await;
     assert_eq!(replies(&text).0, [(200, "GET /never  "), (200, "GET /a  "), (200, "GET /b  ")]);
 }
 
@@ -318,7 +388,7 @@ async fn a_stop_lets_what_is_under_way_end() {
     // A request that is on its way is the last.
     let late = rig();
     late.stop.send_replace(());
-    let text = late.all(["GET /a HTTP/1.1\r\n\r\nGET /b HTTP/1.1\r\n\r\n"]).await;
+    let text = late.all(["GET /a HTTP/1.1\r\nhost: a\r\n\r\nGET /b HTTP/1.1\r\nhost: a\r\n\r\n"]).await;
     assert_eq!(replies(&text), (vec![(200, "GET /a  ")], true));
 
     // One that has begun is waited for.
@@ -327,14 +397,14 @@ async fn a_stop_lets_what_is_under_way_end() {
     sleep(Duration::from_millis(1)).await;
     begun.stop.send_replace(());
     sleep(PATIENCE / 2).await;
-    let text = begun.all(["P/1.1\r\n\r\n"]).await;
+    let text = begun.all(["P/1.1\r\nhost: a\r\n\r\n"]).await;
     assert_eq!(replies(&text), (vec![(200, "GET /a  ")], true));
 }
 
 #[tokio::test(start_paused = true)]
 async fn who_is_refused_while_it_sends_has_its_answer() {
     let mut rig = rig();
-    rig.client.write_all(b"POST / HTTP/1.1\r\ncontent-length: 1000000\r\n\r\n").await.expect("sent");
+    rig.client.write_all(b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 1000000\r\n\r\n").await.expect("sent");
     for _ in 0..100 {
         rig.client.write_all(&[b'x'; 1000]).await.expect("it is let go");
         sleep(Duration::from_millis(1)).await;
@@ -351,7 +421,7 @@ async fn who_is_refused_while_it_sends_has_its_answer() {
 #[tokio::test(start_paused = true)]
 async fn what_has_been_answered_is_not_kept() {
     // Each comes while the one before it is answered: something is always there to answer.
-    let request = format!("GET /slow HTTP/1.1\r\nx: {}\r\n\r\n", "y".repeat(37));
+    let request = format!("GET /slow HTTP/1.1\r\nhost: a\r\nx: {}\r\n\r\n", "y".repeat(28));
     assert_eq!(request.len(), 64);
     let (mut client, stream) = duplex(1 << 20);
     let (_stop, stopped) = watch::channel(());
@@ -372,20 +442,23 @@ async fn what_has_been_answered_is_not_kept() {
 #[tokio::test(start_paused = true)]
 async fn an_answer_does_not_wait_for_those_after_it() {
     let mut rig = rig();
-    rig.client.write_all("GET /never HTTP/1.1\r\n\r\n".repeat(3).as_bytes()).await.expect("sent");
+    rig.client.write_all("GET /never HTTP/1.1\r\nhost: a\r\n\r\n".repeat(3).as_bytes()).await.expect("sent");
     for _ in 0..2 {
         rig.echo.never.notify_one();
         let reply = timeout(PATIENCE, rig.reply()).await.expect("in time");
         assert_eq!(replies(&reply).0, [(200, "GET /never  ")]);
     }
-    // Nor is it lost with them.
-    let text = self::rig().all(["GET /a HTTP/1.1\r\n\r\nGET /never HTTP/1.1\r\n\r\n"]).await;
-    assert_eq!(replies(&text).0, [(200, "GET /a  ")]);
+    // Nor for their client, who has closed its side.
+    let mut rig = self::rig();
+    rig.client.write_all(b"GET /a HTTP/1.1\r\nhost: a\r\n\r\nGET /never HTTP/1.1\r\nhost: a\r\n\r\n").await.expect("sent");
+    rig.client.shutdown().await.expect("closed");
+    let reply = timeout(PATIENCE, rig.reply()).await.expect("in time");
+    assert_eq!(replies(&reply).0, [(200, "GET /a  ")]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_is_around_a_body_is_bounded() {
-    let head = "POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n";
+    let head = "POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n";
     let trailers = |count: usize| format!("{head}0\r\n{}\r\n", format!("x: {}\r\n", "y".repeat(1000)).repeat(count));
     let extended = |count: usize| format!("{head}{}0\r\n\r\n", format!("1;{}\r\n1\r\n", "x".repeat(1000)).repeat(count));
     let lines = |count: usize| format!("{}{head}0\r\n\r\n", "\r\n".repeat(count));
@@ -400,13 +473,13 @@ async fn what_is_around_a_body_is_bounded() {
 /// What requests are made of.
 const PARTS: [&str; 12] = [
     "GET /a?b HTTP/1.1\r\nhost: a\r\n\r\n",
-    "GET /slow HTTP/1.1\r\n\r\n",
-    "HEAD /a HTTP/1.1\n\n",
+    "GET /slow HTTP/1.1\r\nhost: a\r\n\r\n",
+    "HEAD /a HTTP/1.1\nhost: a\n\n",
     "GET /a HTTP/1.0\r\nconnection: keep-alive\r\n\r\n",
-    "POST /slow HTTP/1.1\r\ncontent-length: 5\r\n\r\n\r\n\r\n1",
-    "POST /b HTTP/1.1\r\nexpect: 100-continue\r\ncontent-length: 3\r\n\r\nabc",
-    "POST /b HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n3;x\r\nabc\r\n",
-    "POST /b HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n\r\n",
+    "POST /slow HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\n\r\n\r\n\r\n1",
+    "POST /b HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\ncontent-length: 3\r\n\r\nabc",
+    "POST /b HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n3;x\r\nabc\r\n",
+    "POST /b HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n\r\n",
     "0\r\nx: y\r\n\r\n",
     "content-length: 2\r\n",
     "\r\n",

@@ -191,7 +191,7 @@ impl Limiter {
     fn decide_all(&self, hit: &Hit<'_>, intent: Intent, now: u64) -> Decision {
         loop {
             let set = self.inner.set.load();
-            let question = Question::new(&set, hit, &self.inner.digester).asked_to(intent, &set);
+            let question = Question::new(&set, hit, &self.inner.digester).asked_to(intent, hit, self.inner.leases, &set);
             if let Ok(records) = self.inner.store.decide(&set, &question.asks, intent, question.is_barred(), now) {
                 return question.decision(&set, records);
             }

@@ -300,7 +300,7 @@ impl Store for Redis {
     fn decide(limiter: &Limiter<Self>, hit: &Hit<'_>, intent: Intent) -> Pending<Decision> {
         let inner = Arc::clone(&limiter.inner);
         let set = inner.set.load_full();
-        let question = Question::new(&set, hit, &inner.digester).asked_to(intent, &set);
+        let question = Question::new(&set, hit, &inner.digester).asked_to(intent, hit, inner.leases, &set);
         let now = inner.clock.now();
         let generation = inner.store.cache.generation();
         let cached = if intent == Intent::Check { inner.store.cache.denials(&set, &question.asks, now) } else { None };
