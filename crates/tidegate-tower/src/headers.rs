@@ -132,14 +132,8 @@ impl<'r> Value<'r> {
     }
 
     fn number(&mut self, number: u64) -> &mut Self {
-        let mut number = number.min(10_u64.pow(DIGITS as u32) - 1);
-        let digits = number.checked_ilog10().map_or(1, |log| log as usize + 1);
-        for digit in self.room[self.length..][..digits].iter_mut().rev() {
-            *digit = b'0' + (number % 10) as u8;
-            number /= 10;
-        }
-        self.length += digits;
-        self
+        let number = number.min(10_u64.pow(DIGITS as u32) - 1);
+        self.text(itoa::Buffer::new().format(number).as_bytes())
     }
 
     /// The beginning of a list's member: a policy's name, which has nothing that would have to be escaped.

@@ -94,7 +94,7 @@ impl Request for Head {
         self.headers().get_all(name).iter().map(|value| value.as_bytes())
     }
 
-    #[inline]
+    #[inline(always)]
     fn peer(&self) -> Option<IpAddr> {
         let extensions = self.extensions();
         let peer = extensions.get().map(|Peer(address)| *address);
@@ -256,17 +256,45 @@ impl<Q: ?Sized> fmt::Debug for Fact<Q> {
     }
 }
 
+/// Room for the value of an attribute, which lies there unless it lies in the request.
+#[derive(Default)]
+pub(crate) struct Room<'q> {
+    pub(crate) text: AddressText,
+    pub(crate) value: Option<Cow<'q, [u8]>>,
+}
+
 /// An address as text, which is what conditions on networks read: the client's, or of IPv6 its /64's. Written where it is read: what was
 /// written in small pieces is slow to copy.
 #[derive(Default)]
 pub(crate) struct AddressText([u8; 32]);
 
 impl AddressText {
-    #[inline]
-    pub(crate) fn write(&mut self, address: IpAddr) -> &[u8] {
-        match address {
+    /// Writes whose request it is, if that is known. The usual case has the address in a register from where it is found to where it is
+    /// written: as an `IpAddr` that is handed on it would be read back from memory, in larger pieces than it was written in.
+    #[inline(always)]
+    pub(crate) fn of<Q: Request + ?Sized>(&mut self, proxies: &Proxies, request: &Q) -> Option<&[u8]> {
+        match (proxies.header(), request.peer()) {
+            (None, Some(IpAddr::V4(peer))) => Some(self.write_v4(peer)),
+            _ => self.of_any(proxies, request),
+        }
+    }
+
+    #[inline(never)]
+    fn of_any<Q: Request + ?Sized>(&mut self, proxies: &Proxies, request: &Q) -> Option<&[u8]> {
+        let lines = proxies.header().map(|name| request.header_lines(name));
+        let client = proxies.client(request.peer(), lines.into_iter().flatten())?;
+        Some(self.write(client))
+    }
+
+    fn write(&mut self, address: IpAddr) -> &[u8] {
+        match subscriber(address) {
             IpAddr::V4(address) => self.write_v4(address),
-            IpAddr::V6(_) => self.write_v6(address),
+            IpAddr::V6(address) => {
+                let mut rest = &mut self.0[..];
+                let _ = write!(rest, "{address}");
+                let left = rest.len();
+                &self.0[..self.0.len() - left]
+            }
         }
     }
 
@@ -282,19 +310,6 @@ impl AddressText {
         let text = u128::from(first) | u128::from(second) << (8 * length);
         self.0[..16].copy_from_slice(&text.to_le_bytes());
         &self.0[..(length + more) as usize - 1]
-    }
-
-    #[cold]
-    fn write_v6(&mut self, address: IpAddr) -> &[u8] {
-        match subscriber(address) {
-            IpAddr::V4(address) => self.write_v4(address),
-            IpAddr::V6(address) => {
-                let mut rest = &mut self.0[..];
-                let _ = write!(rest, "{address}");
-                let left = rest.len();
-                &self.0[..self.0.len() - left]
-            }
-        }
     }
 }
 

@@ -8,7 +8,7 @@ use tidegate::{Decision, Held, Hit, Limiter, Memory, Store};
 
 use crate::{
     Correction, Dialect, Fact, Refusal, Request, Settle, Stake, Tower,
-    key::{AddressText, Kind},
+    key::{Kind, Room},
     stake::Claim,
 };
 
@@ -230,7 +230,7 @@ impl<S: Store, H: Http> RateLimit<S, H> {
     pub fn ask<T>(
         &self,
         request: &mut H::Request,
-        gathered: Gathered,
+        mut gathered: Gathered,
         then: impl FnOnce(&mut Decision, Option<Box<Held<S>>>, &mut H::Request) -> T,
     ) -> Asked<S, T> {
         if self.skips(request) {
@@ -239,14 +239,14 @@ impl<S: Store, H: Http> RateLimit<S, H> {
         let limiter = &self.0.limiter;
         // One key and no lease is the usual case.
         if let ([key], false) = (self.0.keys.as_slice(), limiter.gives_leases()) {
-            let mut text = AddressText::default();
-            let value = match key.value(request, &mut gathered.into_iter(), &mut text) {
+            let mut room = Room::default();
+            let value = match key.value(request, &mut gathered, &mut room) {
                 Ok(value) => value,
                 Err(refusal) => return Asked::Refused(refusal),
             };
-            let hit = Hit::from(value.as_deref().map(|value| (&*key.name, value)));
+            let hit = Hit::from(value.map(|value| (&*key.name, value)));
             let mut reply = limiter.check(self.costing(hit, request));
-            drop(value);
+            drop(room);
             return match S::now(&mut reply) {
                 Some(decision) => Asked::Answered(then(decision, None, request)),
                 None => Asked::Asking(S::told(S::map(reply, |decision| Answer { decision, held: None }))),
@@ -263,16 +263,15 @@ impl<S: Store, H: Http> RateLimit<S, H> {
     }
 
     #[inline(never)]
-    fn ask_all(&self, request: &H::Request, gathered: Gathered) -> Result<S::Reply<Answer<S>>, Refusal> {
-        let mut gathered = gathered.into_iter();
-        let mut texts: SmallVec<[AddressText; 2]> = self.0.keys.iter().map(|_| AddressText::default()).collect();
-        let mut values = SmallVec::<[(&str, Cow<'_, [u8]>); 4]>::new();
-        for (key, text) in self.0.keys.iter().zip(&mut texts) {
-            if let Some(value) = key.value(request, &mut gathered, text)? {
-                values.push((&key.name, value));
+    fn ask_all(&self, request: &H::Request, mut gathered: Gathered) -> Result<S::Reply<Answer<S>>, Refusal> {
+        gathered.reverse();
+        let mut rooms: SmallVec<[Room<'_>; 2]> = self.0.keys.iter().map(|_| Room::default()).collect();
+        let mut hit = Hit::new();
+        for (key, room) in self.0.keys.iter().zip(&mut rooms) {
+            if let Some(value) = key.value(request, &mut gathered, room)? {
+                hit = hit.attribute(&key.name, value);
             }
         }
-        let hit = values.iter().fold(Hit::new(), |hit, (name, value)| hit.attribute(name, value));
         let hit = self.costing(hit, request);
         Ok(if self.0.limiter.gives_leases() {
             S::map(self.0.limiter.hold(hit), |held| Answer { decision: held.decision().clone(), held: Some(Box::new(held)) })
@@ -389,27 +388,23 @@ pub type Gathering = Pin<Box<dyn Future<Output = Gathered> + Send>>;
 pub type Gathered = Vec<Option<Vec<u8>>>;
 
 impl<Q: Request + ?Sized> Key<Q> {
-    /// Its value, if the request has one. `gathered`: what is awaited has come to, in the order of the keys. `text`: room for an address.
-    #[inline]
-    fn value<'q>(
+    /// Its value, if the request has one. `gathered`: what is awaited has come to, the next one last.
+    #[inline(always)]
+    fn value<'r, 'q>(
         &self,
         request: &'q Q,
-        gathered: &mut std::vec::IntoIter<Option<Vec<u8>>>,
-        text: &'q mut AddressText,
-    ) -> Result<Option<Cow<'q, [u8]>>, Refusal> {
-        let value = match &self.fact.0 {
-            Kind::Address(proxies) => {
-                let lines = proxies.header().map(|name| request.header_lines(name));
-                let client = proxies.client(request.peer(), lines.into_iter().flatten()).ok_or(Refusal::NoAddress)?;
-                Some(Cow::Borrowed(text.write(client)))
-            }
-            Kind::Now(fact) => fact(request),
-            Kind::Late(_) => gathered.next().flatten().map(Cow::Owned),
-        };
-        match value {
-            None if self.is_required => Err(Refusal::Missing(self.name.to_string())),
-            value => Ok(value),
+        gathered: &mut Gathered,
+        room: &'r mut Room<'q>,
+    ) -> Result<Option<&'r [u8]>, Refusal> {
+        match &self.fact.0 {
+            Kind::Address(proxies) => return room.text.of(proxies, request).map(Some).ok_or(Refusal::NoAddress),
+            Kind::Now(fact) => room.value = fact(request),
+            Kind::Late(_) => room.value = gathered.pop().flatten().map(Cow::Owned),
         }
+        if room.value.is_none() && self.is_required {
+            return Err(Refusal::Missing(self.name.to_string()));
+        }
+        Ok(room.value.as_deref())
     }
 }
 

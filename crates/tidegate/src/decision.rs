@@ -103,8 +103,9 @@ impl Decision {
         self.records().map(|record| &record.ask)
     }
 
+    #[inline]
     fn records(&self) -> impl Iterator<Item = &Record> + Clone {
-        self.first.iter().chain(self.more.iter().flatten())
+        self.first.as_slice().iter().chain(self.more.as_deref().unwrap_or_default())
     }
 
     /// Whether the hit may go on.

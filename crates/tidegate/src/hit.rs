@@ -81,7 +81,10 @@ impl<'a> Hit<'a> {
     /// The value of an attribute.
     #[inline]
     pub fn get(&self, name: &str) -> Option<&'a [u8]> {
-        self.first.iter().chain(&self.more).find(|(known, _)| same(known, name)).map(|(_, value)| *value)
+        match self.first {
+            Some((known, value)) if same(known, name) => Some(value),
+            _ => self.more.iter().find(|(known, _)| same(known, name)).map(|(_, value)| *value),
+        }
     }
 }
 
