@@ -37,7 +37,7 @@ pub(crate) struct Command {
 pub(crate) fn help() -> String {
     let variables = SETTINGS.iter().map(|Setting { variable, key, .. }| format!("  {variable:<32} {key}\n"));
     format!(
-        "Environment (docs/configuration.md says what the keys mean):
+        "Environment, and the keys of a file that it wins over; a flag wins over both:
   {:<32} the configuration
 {}
 Examples:

@@ -17,6 +17,9 @@ use crate::{
     },
 };
 
+/// An attribute: its name in the settings, and what the request says of it.
+type Fact<'s, 'h> = (&'s str, Cow<'h, [u8]>);
+
 impl<S: Store> Http<S> {
     pub(super) async fn forward_auth(&self, head: &Head<'_>, response: &mut Response) -> Result<(), Problem> {
         let (settings, asked) = self.settings.ask(|settings| {
@@ -38,7 +41,7 @@ impl<S: Store> Http<S> {
     }
 
     /// The attributes of the request.
-    fn facts<'s, 'h>(&self, head: &Head<'h>, settings: &'s Settings) -> Result<Vec<(&'s str, Cow<'h, [u8]>)>, Problem> {
+    fn facts<'s, 'h>(&self, head: &Head<'h>, settings: &'s Settings) -> Result<Vec<Fact<'s, 'h>>, Problem> {
         let mut facts = Vec::with_capacity(settings.attributes.len());
         for (name, origin) in &settings.attributes {
             facts.extend(self.fact(origin, head, settings)?.map(|fact| (name.as_str(), fact)));
