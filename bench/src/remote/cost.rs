@@ -74,9 +74,9 @@ impl Measured {
         // Untimed: the keys of the day are there before most of its hits.
         site.ask_each(subject, KEYS, 1);
         let scripts = site.scripts_run();
-        let before = site.server.cpu_micros();
+        let before = site.cpu_micros();
         let tally = site.ask_for(subject, None, KEYS, effort.lap);
-        let spent = site.server.cpu_micros() - before;
+        let spent = site.cpu_micros() - before;
         self.scripts += site.scripts_run() - scripts;
         self.cpu.push(spent as f64 / tally.decisions as f64);
         self.rate.push(tally.rate());

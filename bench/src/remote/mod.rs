@@ -89,6 +89,11 @@ impl Site {
         self.server.url()
     }
 
+    /// CPU time of the server so far.
+    pub(crate) fn cpu_micros(&self) -> u64 {
+        self.server.cpu_micros()
+    }
+
     /// A client that does not hold back small packets.
     fn client(&self) -> Client {
         let info = self.url().into_connection_info().expect("the server knows its URL");

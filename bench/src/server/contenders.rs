@@ -41,11 +41,17 @@ pub(crate) struct Contender {
 }
 
 impl Contender {
-    /// CPU time of its process so far, user and system, of all threads.
-    pub(crate) fn cpu_micros(&self) -> Option<u64> {
-        let pid = Pid::from_raw(self.process.as_ref()?.child.id().cast_signed());
-        let time = ClockId::pid_cpu_clock_id(pid).and_then(ClockId::now).ok()?;
-        u64::try_from(Duration::from(time).as_micros()).ok()
+    /// CPU time of its process so far, user and system, of all threads; of a server in this process, that of all threads but the one that
+    /// asks, which is the client.
+    pub(crate) fn cpu_micros(&self) -> Result<u64, String> {
+        let micros =
+            |clock: nix::Result<ClockId>| clock.and_then(ClockId::now).map(|time| Duration::from(time).as_micros() as u64);
+        let spent = match &self.process {
+            Some(process) => micros(ClockId::pid_cpu_clock_id(Pid::from_raw(process.child.id().cast_signed()))),
+            None => micros(Ok(ClockId::CLOCK_PROCESS_CPUTIME_ID))
+                .and_then(|all| Ok(all - micros(Ok(ClockId::CLOCK_THREAD_CPUTIME_ID))?)),
+        };
+        spent.map_err(|error| error.to_string())
     }
 }
 

@@ -46,14 +46,14 @@ pub(crate) fn run(peers: Vec<remote::Contender>, effort: &Effort, filter: &str) 
     );
     let mut bars = Vec::new();
     if "memory".contains(filter) {
-        let results = measure(&client, contenders::in_memory()?, effort)?;
+        let results = measure(&client, contenders::in_memory()?, effort, || 0)?;
         print("in memory", &results);
         bars.extend(time_bar(&results, contenders::THROTTLECRAB, 1.2));
         bars.extend(bar("server CPU per decision", &results, contenders::THROTTLECRAB, 0.85, |result| median(&result.cpu)));
     }
     if "redis".contains(filter) {
         let site = Site::start();
-        let results = measure(&client, contenders::on_redis(&site, peers)?, effort)?;
+        let results = measure(&client, contenders::on_redis(&site, peers)?, effort, || site.cpu_micros())?;
         print("on Redis", &results);
         bars.extend(time_bar(&results, contenders::PLAIN, 1.3));
         bars.extend(time_bar(&results, contenders::LIMITADOR_SERVER, 3.0));
@@ -65,20 +65,28 @@ pub(crate) fn run(peers: Vec<remote::Contender>, effort: &Effort, filter: &str) 
 struct Measured {
     name: String,
     is_ours: bool,
-    /// Microseconds of the server per decision, one for each round; none where the server is not a process of its own.
+    /// Microseconds of the server per decision, one for each round.
     cpu: Vec<f64>,
+    /// The same of the store.
+    store: Vec<f64>,
     /// Microseconds of the client per decision, one for each round: what it takes of the machine that both are on.
     client: Vec<f64>,
     /// Decisions per second, one for each round.
     rate: Vec<f64>,
 }
 
-/// Asks everyone once per round, each round starting with another, so that a disturbance hits all alike.
-fn measure(client: &Runtime, contenders: Vec<Contender>, effort: &Effort) -> Result<Vec<Measured>, String> {
+/// Asks everyone once per round, each round starting with another, so that a disturbance hits all alike. `store`: CPU time of the store so far.
+fn measure(
+    client: &Runtime,
+    contenders: Vec<Contender>,
+    effort: &Effort,
+    store: impl Fn() -> u64,
+) -> Result<Vec<Measured>, String> {
     let fresh = |contender: &Contender| Measured {
         name: contender.name.clone(),
         is_ours: contender.is_ours,
         cpu: Vec::new(),
+        store: Vec::new(),
         client: Vec::new(),
         rate: Vec::new(),
     };
@@ -89,10 +97,11 @@ fn measure(client: &Runtime, contenders: Vec<Contender>, effort: &Effort) -> Res
     }
     for round in 0..effort.rounds {
         for at in (0..contenders.len()).map(|turn| (round + turn) % contenders.len()) {
-            let before = contenders[at].cpu_micros();
+            let before = [contenders[at].cpu_micros()?, store()];
             let Lap { decisions, rate, client } = lap(client, &contenders[at], effort.lap)?;
-            let spent = contenders[at].cpu_micros().zip(before).map(|(after, before)| (after - before) as f64 / decisions);
-            results[at].cpu.extend(spent);
+            let after = [contenders[at].cpu_micros()?, store()];
+            results[at].cpu.push((after[0] - before[0]) as f64 / decisions);
+            results[at].store.push((after[1] - before[1]) as f64 / decisions);
             results[at].client.push(client);
             results[at].rate.push(rate);
         }
@@ -127,12 +136,13 @@ fn lap(client: &Runtime, contender: &Contender, duration: Duration) -> Result<La
 }
 
 fn print(place: &str, results: &[Measured]) {
-    println!("\n{place:<34}{:>12}{:>18}{:>18}{:>12}", "decisions/s", "min..max", "CPU us/decision", "client's");
-    for Measured { name, cpu, client, rate, .. } in results {
+    println!("\n{place:<34}{:>12}{:>18}{:>18}{:>10}{:>10}", "decisions/s", "min..max", "CPU us/decision", "store's", "client's");
+    for Measured { name, cpu, store, client, rate, .. } in results {
         let min = rate.iter().copied().fold(f64::INFINITY, f64::min);
         let max = rate.iter().copied().fold(0.0, f64::max);
-        let cpu = if cpu.is_empty() { String::new() } else { format!("{:.2}", median(cpu)) };
-        println!("{name:<34}{:>12.0}{:>18}{cpu:>18}{:>12.2}", median(rate), format!("{min:.0}..{max:.0}"), median(client));
+        let range = format!("{min:.0}..{max:.0}");
+        let [rate, cpu, store, client] = [rate, cpu, store, client].map(|figures| median(figures));
+        println!("{name:<34}{rate:>12.0}{range:>18}{cpu:>18.2}{store:>10.2}{client:>10.2}");
     }
 }
 
