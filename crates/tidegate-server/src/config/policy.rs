@@ -275,7 +275,7 @@ impl PolicyTable {
         match (&self.quota, &self.calendar, &self.concurrency) {
             (Some(quota), ..) => quota.to_string(),
             (_, Some(calendar), _) => format!("{} a {}", calendar.limit, format!("{:?}", calendar.per).to_lowercase()),
-            (.., Some(concurrency)) => format!("{} at once", concurrency.limit),
+            (.., Some(concurrency)) => format!("{} leases at once", concurrency.limit),
             _ => String::new(),
         }
     }
