@@ -1,4 +1,4 @@
--- sliding-log, version 2: the twin of sliding_log.rs. A sorted set: score = time; member = time, the cumulative cost up to and
+-- sliding-log, version 3: the twin of sliding_log.rs. A sorted set: score = time; member = time, the cumulative cost up to and
 -- with the entry, and its own if that is not 1 (7 bytes each). No question needs the whole set: what any range has cost is one
 -- subtraction. Entries of one microsecond are one member. After all of them stands the head: the time of the oldest entry, the
 -- cumulative cost before it (7 bytes each), and the plan. So the newest entry and the head are read together.
@@ -48,6 +48,17 @@ local function effective(plan, time)
   if newest and newest + window > time and newest <= time + window then
     return newest > time and newest or time
   end
+end
+
+-- What has gone may stand there for a part of the window, one in so many, so that it goes together: to take out what has gone by each hit
+-- costs more than the hit.
+local LATE = 4
+
+-- What those entries have cost that have gone, of a log of which the newest has not.
+local function cost_of_gone(of, plan, horizon, less)
+  plan.horizon = plan.horizon or '(' .. text(horizon)
+  local _, ends, its = parts(call('ZRANGE', of, plan.horizon, '+inf', 'BYSCORE', 'LIMIT', '0', '1')[1])
+  return ends - its - less
 end
 
 -- Finds the first entry after a time, before which all have gone.
@@ -122,7 +133,12 @@ function log.load(of, plan, cost)
   local begun, less, under = unpack('>I7I7c35', head)
   if cost and latest < now and sum > less and under == plan.text then
     local window, total, new_sum = plan.window, sum - less + cost, sum + cost
-    if begun > now - window and total <= plan.capacity and new_sum < WHOLE then
+    local horizon = now - window
+    local is_usual = begun > horizon
+    if not is_usual and latest > horizon and begun > horizon - window / LATE then
+      total, is_usual = total - cost_of_gone(of, plan, horizon, less), true
+    end
+    if is_usual and total <= plan.capacity and new_sum < WHOLE then
       call('ZADD', of, NOW, cost == 1 and pack('>I7I7', now, new_sum) or pack('>I7I7I7', now, new_sum, cost))
       if latest < now - now % window then
         keep(plan, now)

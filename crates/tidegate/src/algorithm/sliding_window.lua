@@ -1,4 +1,4 @@
--- sliding-window, version 2: the twin of sliding_window.rs. A string: the head, with all that nearly every hit needs: the desk (below),
+-- sliding-window, version 3: the twin of sliding_window.rs. A string: the head, with all that nearly every hit needs: the desk (below),
 -- newest, used, the number of older grains, oldest, base, and which slot has the first of them, of how many (7 bytes each), and the
 -- plan; then the slots, a ring, in which each grain but the newest has its time and the cumulative cost up to and with it (7 bytes
 -- each). No question needs the whole string.
@@ -167,11 +167,14 @@ local function keep(plan, time)
 end
 
 -- Writes a cost at a time that is not before the newest grain, `before`: into it, or into a new one. What the cost and the number
--- of older grains are then. Told of a state what it needs, as that is not always in the variables above.
-local function add(plan, time, cost, before, sum, count, less, from, room)
+-- of older grains are then. Told of a state what it needs, as that is not always in the variables above; of one that has been purged
+-- and not been written since, the time of the oldest grain too (`begun`), so that it is all one write.
+local function add(plan, time, cost, before, sum, count, less, from, room, begun)
   local total = sum + cost
   if before >= time - time % plan.grain then
-    if count == 0 then
+    if begun then
+      call('SETRANGE', key, '56', pack('>I7I7I7I7I7I7', time, total, count, count == 0 and time or begun, less, from))
+    elseif count == 0 then
       call('SETRANGE', key, '56', pack('>I7I7I7I7', time, total, 0, time))
     else
       call('SETRANGE', key, '56', pack('>I7I7', time, total))
@@ -190,12 +193,49 @@ local function add(plan, time, cost, before, sum, count, less, from, room)
       end
       call('SETRANGE', key, text(SLOTS + (slot - 3) * 14), sub(head, 1, 42) .. pack('>I7I7', before, ends))
     end
-    call('SETRANGE', key, PLACES[place], pack('>I7I7c0I7I7I7', before, ends, BETWEEN[place], time, total, count))
+    if begun then
+      local numbers = pack('>I7I7c0I7I7I7I7I7I7', before, ends, BETWEEN[place], time, total, count, begun, less, from)
+      call('SETRANGE', key, PLACES[place], numbers)
+    else
+      call('SETRANGE', key, PLACES[place], pack('>I7I7c0I7I7I7', before, ends, BETWEEN[place], time, total, count))
+    end
   end
   if before < time - time % plan.window then
     keep(plan, time)
   end
   return total, count
+end
+
+-- How many of the older grains have gone at a time by which the oldest has and the newest has not, the end of the last of them, and the
+-- time of the first that is left. Nothing where it takes more than a look at the first few, which is all that a key in use has.
+local function first_gone(horizon, latest, count, from, room)
+  local stored, few, chunk = count - (from + count) % room % 4, 4
+  if few > stored then
+    few = stored
+  end
+  if few > room - from then
+    few = room - from
+  end
+  if few > 0 then
+    local start = SLOTS + from * 14
+    chunk = call('GETRANGE', key, text(start), text(start + few * 14 - 1))
+  end
+  local gone, less
+  for index = 0, count - 1 do
+    local time, ends
+    if index >= stored then
+      time, ends = unpack('>I7I7', head, (from + index) % room % 4 * 14 + 1)
+    elseif index < few then
+      time, ends = unpack('>I7I7', chunk, index * 14 + 1)
+    else
+      return
+    end
+    if time > horizon then
+      return gone, less, time
+    end
+    gone, less = index + 1, ends
+  end
+  return gone, less, latest
 end
 
 function grains.load(of, plan, cost)
@@ -206,9 +246,21 @@ function grains.load(of, plan, cost)
   end
   local latest, sum, count, begun, less, from, room, under = unpack('>I7I7I7I7I7I7I7c35', head, 57)
   if cost and latest <= now and sum > 0 and count < room and under == plan.text then
-    local window = plan.window
-    if begun > now - window and sum + cost <= plan.capacity then
-      return under, add(plan, now, cost, latest, sum, count, less, from, room), window
+    local window, capacity = plan.window, plan.capacity
+    local horizon = now - window
+    if begun > horizon then
+      if sum + cost <= capacity then
+        return under, add(plan, now, cost, latest, sum, count, less, from, room), window
+      end
+    elseif latest > horizon then
+      local gone, ends, time = first_gone(horizon, latest, count, from, room)
+      if gone then
+        local live = sum - wrapping_sub(ends, less)
+        if live > 0 and live + cost <= capacity then
+          local total = add(plan, now, cost, latest, live, count - gone, ends, (from + gone) % room, room, time)
+          return under, total, window
+        end
+      end
     end
   end
   newest, used, older, oldest, base, first, slots, written = latest, sum, count, begun, less, from, room, under

@@ -341,3 +341,32 @@ async fn a_used_receipt_is_not_charged_again() -> Result<(), TestCaseError> {
     }
     Ok(())
 }
+
+/// A key that is in use has something to let go of with nearly every hit: that is no reason to pay twice for it. What has gone may stay
+/// for a while, but not for long.
+#[tokio::test]
+async fn what_goes_costs_a_key_in_use_little() {
+    const PER_WINDOW: u64 = 20;
+    let server = Server::start();
+    for algorithm in [Algorithm::SlidingWindow, Algorithm::SlidingLog] {
+        let clock = ManualClock::default();
+        let policy = Policy::new(algorithm.to_string(), Quota::per_minute(1000)).algorithm(algorithm);
+        let builder = Limiter::builder().policy(policy).clock(clock.clone()).store(patient(&server.url()));
+        let limiter = connected(builder).await;
+        let hit = async |times: u64| {
+            for _ in 0..times {
+                clock.advance(Duration::from_secs(60) / PER_WINDOW as u32);
+                let used = by_store(limiter.check("busy").await).outcomes().next().unwrap().used();
+                assert!(used <= PER_WINDOW, "{algorithm}: {used}");
+            }
+        };
+        hit(3 * PER_WINDOW).await;
+        let before = server.commands();
+        hit(100).await;
+        let commands = server.commands() - before;
+        // The script, two reads, a write; now and then one more.
+        assert!(commands <= 500, "{algorithm}: {commands} commands for 100 hits");
+        let stored = limiter.inspect(&algorithm.to_string(), "busy").unwrap().await.unwrap().entries.len() as u64;
+        assert!(stored <= PER_WINDOW + PER_WINDOW / 4 + 1, "{algorithm}: {stored} entries");
+    }
+}
