@@ -28,6 +28,8 @@ use crate::error::StoreError;
 
 /// Hits that go together in one call: enough to share its cost, few enough that nobody else waits long for Redis.
 const MAX_BATCH: usize = 128;
+/// And so many that to part them is not worth another call.
+const MIN_BATCH: usize = 8;
 /// Work that can wait. More is refused: it would not be done in time.
 const QUEUE: usize = 65_536;
 /// Calls in a row without an answer after which the connection is given up, and how long it may be silent.
@@ -89,13 +91,12 @@ enum Work {
 /// Who has work for the server.
 pub(super) struct Link {
     work: mpsc::Sender<Work>,
-    health: Arc<Health>,
+    up: Arc<AtomicBool>,
 }
 
-/// What is known of the server.
+/// What is known of the server, by all links to it.
 #[derive(Default)]
 pub(super) struct Health {
-    up: AtomicBool,
     /// The server's clock less this machine's, in microseconds.
     ahead: AtomicI64,
     pub(super) calls: AtomicU64,
@@ -109,22 +110,22 @@ pub(super) struct Health {
 
 impl Link {
     /// Starts the task. It ends when the link is dropped.
-    pub(super) fn start(client: redis::Client, patience: Duration, runtime: &tokio::runtime::Handle) -> Self {
+    pub(super) fn start(door: Door, patience: Duration, runtime: &tokio::runtime::Handle) -> Self {
         let (work, queue) = mpsc::channel(QUEUE);
-        let health = Arc::new(Health::default());
-        let door = Door { client, health: Arc::clone(&health) };
-        let task = Task { door, patience, health: Arc::clone(&health), scripts: Scripts::default() };
+        let up = Arc::new(AtomicBool::new(false));
+        let task = Task { patience, up: Arc::clone(&up), health: Arc::clone(&door.health), door, scripts: Scripts::default() };
         runtime.spawn(task.run(queue));
-        Self { work, health }
+        Self { work, up }
     }
 
     /// Whether there is a connection that answers; there is none when the runtime has gone.
     pub(super) fn is_up(&self) -> bool {
-        self.health.up.load(Relaxed) && !self.work.is_closed()
+        self.up.load(Relaxed) && !self.has_ended()
     }
 
-    pub(super) fn health(&self) -> &Health {
-        &self.health
+    /// Whether the task has gone, with its runtime.
+    pub(super) fn has_ended(&self) -> bool {
+        self.work.is_closed()
     }
 
     /// What the script answers to a hit. It is handed in at once: no future has to hold it.
@@ -195,6 +196,8 @@ struct Task {
     door: Door,
     /// How long a call may take.
     patience: Duration,
+    /// Whether there is a connection that answers.
+    up: Arc<AtomicBool>,
     health: Arc<Health>,
     scripts: Scripts,
 }
@@ -217,10 +220,10 @@ impl Task {
                     told = false;
                     *self.health.trouble.lock() = None;
                     self.health.connects.fetch_add(1, Relaxed);
-                    self.health.up.store(true, Relaxed);
+                    self.up.store(true, Relaxed);
                     let began = Instant::now();
                     let lost = self.serve(&mut connection, &mut queue).await;
-                    self.health.up.store(false, Relaxed);
+                    self.up.store(false, Relaxed);
                     match lost {
                         Lost::Done => return,
                         Lost::To(reason) => tracing::warn!(reason, "lost the store"),
@@ -256,14 +259,19 @@ impl Task {
             // Where much has come meanwhile, it is sent before answers are handed out: the server does not wait for that. Else those who
             // were answered come first: what they ask next goes together. Twice, because another worker may have taken some of
             // them over.
+            let mut about = queue.len() + answered.len();
             if queue.is_empty() || queue.len() < answered.len() / 2 {
                 hand_out(&mut answered);
                 yield_now().await;
                 yield_now().await;
+                about = about.max(queue.len());
             }
+            // Half of those who are about, so that there are two groups of them that take turns: one is decided while the other is answered
+            // and asks again. All together, the server would be idle while they do, and they while it decides.
+            let batch = about.div_ceil(2).clamp(MIN_BATCH, MAX_BATCH);
             // After silence it is soon asked whether anybody is there.
             let idle = if silence.timeouts == 0 { IDLE } else { RETRY };
-            match timeout(idle, queue.recv_many(&mut gathered, MAX_BATCH)).await {
+            match timeout(idle, queue.recv_many(&mut gathered, batch)).await {
                 Ok(0) => return Lost::Done,
                 Ok(_) => {}
                 Err(_) => match timeout(CONNECT, ping(connection)).await {
