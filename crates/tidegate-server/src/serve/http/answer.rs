@@ -33,8 +33,8 @@ pub(crate) struct DecisionBody<'d> {
     /// How long until all of the limit is there again.
     reset_after_ms: u64,
     /// Who answered.
-    #[schemars(extend("enum" = ["store", "overflow", "deny-cache", "fallback", null]))]
-    source: Option<&'static str>,
+    #[schemars(with = "Option<String>", extend("enum" = ["store", "overflow", "deny-cache", "fallback", null]))]
+    source: Option<Word>,
     /// The proof of what was charged, for refunds and settlements; null where nothing was.
     #[schemars(with = "Option<String>")]
     receipt: Option<Sealed<'d>>,
@@ -71,8 +71,8 @@ pub(crate) struct OutcomeBody<'d> {
     /// As of the decision.
     reset_after_ms: u64,
     /// Who answered.
-    #[schemars(extend("enum" = ["store", "overflow", "deny-cache", "fallback"]))]
-    source: &'static str,
+    #[schemars(with = "String", extend("enum" = ["store", "overflow", "deny-cache", "fallback"]))]
+    source: Word,
 }
 
 /// The decisions of several hits, in their order; a problem where the store did not answer.
@@ -126,7 +126,7 @@ impl<'d> DecisionBody<'d> {
             remaining: strictest.map(Outcome::remaining),
             retry_after_ms: strictest.map_or(Some(0), wait),
             reset_after_ms: strictest.map_or(0, |outcome| millis(outcome.reset_after())),
-            source: strictest.map(|outcome| outcome.source().name()),
+            source: strictest.map(|outcome| Word(outcome.source().name())),
             receipt,
             lease: lease.filter(|_| decision.is_allowed()),
             outcomes: decision,
@@ -168,7 +168,7 @@ impl<'d> OutcomeBody<'d> {
             charged: outcome.charged(),
             retry_after_ms: wait(&outcome),
             reset_after_ms: millis(outcome.reset_after()),
-            source: outcome.source().name(),
+            source: Word(outcome.source().name()),
             key: outcome,
         }
     }
@@ -276,13 +276,13 @@ pub(crate) fn json(answer: &impl Serialize, response: &mut Response) {
 
 /// The headers that tell of a decision.
 pub(crate) fn tell(decision: &Decision, dialect: Dialect, response: &mut Response) {
-    dialect.each(decision, |name, value| response.header(name.as_str(), value));
+    dialect.each(decision, |name, value| response.known_header(name.as_str(), value));
 }
 
 const JSON: &str = "application/json";
 
-/// What is before a value, and the value.
-#[inline]
+/// What is before a value, and the value. Written out where it stands: so what is known beforehand is copied without a call.
+#[inline(always)]
 fn member(body: &mut Vec<u8>, before: &str, value: impl Json) {
     body.extend_from_slice(before.as_bytes());
     value.write(body);
@@ -298,6 +298,7 @@ trait Json {
 }
 
 impl Json for bool {
+    #[inline(always)]
     fn write(self, body: &mut Vec<u8>) {
         body.extend_from_slice(if self { b"true" } else { b"false" });
     }
@@ -335,6 +336,16 @@ impl Json for Name<'_> {
     }
 }
 
+/// A word of ours.
+#[derive(Clone, Copy)]
+struct Word(&'static str);
+
+impl Json for Word {
+    fn write(self, body: &mut Vec<u8>) {
+        quoted(body, |body| body.extend_from_slice(self.0.as_bytes()));
+    }
+}
+
 /// A receipt as it leaves the server.
 struct Sealed<'d> {
     receipt: Receipt,
@@ -367,6 +378,7 @@ fn quoted(body: &mut Vec<u8>, text: impl FnOnce(&mut Vec<u8>)) {
 }
 
 impl<T: Json> Json for Option<T> {
+    #[inline(always)]
     fn write(self, body: &mut Vec<u8>) {
         match self {
             Some(value) => value.write(body),

@@ -334,6 +334,10 @@ pub(crate) fn body<'r>(request: &'r Request<'_>) -> Result<&'r [u8], Problem> {
 
 fn is_json(head: &Head<'_>) -> bool {
     let Some(kind) = head.get("content-type") else { return false };
+    // As nearly everybody writes it.
+    if kind == b"application/json" {
+        return true;
+    }
     let essence = kind.split(|byte| *byte == b';').next().unwrap_or_default();
     essence.trim_ascii().eq_ignore_ascii_case(b"application/json")
 }

@@ -180,7 +180,7 @@ pub(crate) fn name_and_port(host: &[u8]) -> Option<(&[u8], &[u8])> {
         false => host.iter().position(|byte| *byte == b':').unwrap_or(host.len()),
     };
     let (name, port) = host.split_at(end);
-    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+,;=".contains(byte);
+    let is_plain = |byte: &u8| PLAIN[usize::from(*byte)];
     let is_name = match name {
         [b'[', address @ .., b']'] => !address.is_empty() && address.iter().all(|byte| is_plain(byte) || *byte == b':'),
         name => name.iter().all(is_plain),
@@ -191,6 +191,23 @@ pub(crate) fn name_and_port(host: &[u8]) -> Option<(&[u8], &[u8])> {
     };
     (is_name && is_port).then_some((name, port))
 }
+
+/// The bytes that a name may have (RFC 3986, 3.2.2).
+static PLAIN: [bool; 256] = {
+    let mut plain = [false; 256];
+    let mut byte = 0;
+    while byte < 128 {
+        plain[byte] = (byte as u8).is_ascii_alphanumeric();
+        byte += 1;
+    }
+    let others = b"-._~%!$&'()*+,;=";
+    let mut at = 0;
+    while at < others.len() {
+        plain[others[at] as usize] = true;
+        at += 1;
+    }
+    plain
+};
 
 /// Whether an origin is this host's.
 fn is_of(origin: &[u8], host: &[u8]) -> bool {

@@ -28,14 +28,20 @@ impl Response {
     pub fn header(&mut self, name: &str, value: impl AsRef<[u8]>) {
         let value = value.as_ref();
         if !value.iter().fold(false, |is_control, byte| is_control | (*byte < b' ') | (*byte == 0x7f)) {
-            for part in [name.as_bytes(), b": ", value, b"\r\n"] {
-                self.lines.extend_from_slice(part);
-            }
+            self.known_header(name, value);
+        }
+    }
+
+    /// The same, for a value of ours, which is one.
+    #[inline]
+    pub(crate) fn known_header(&mut self, name: &str, value: &[u8]) {
+        for part in [name.as_bytes(), b": ", value, b"\r\n"] {
+            self.lines.extend_from_slice(part);
         }
     }
 
     pub fn kind(&mut self, kind: &str) {
-        self.header("content-type", kind);
+        self.known_header("content-type", kind.as_bytes());
     }
 
     /// Writes it, with more headers, and is empty then.
