@@ -51,6 +51,7 @@ struct Settings<S: Store, H: Http> {
     on_refusal: Option<Arc<OnRefusal<H>>>,
     denial: Option<Arc<Deny<H>>>,
     dialect: Dialect,
+    extends: bool,
 }
 
 struct Key<Q: ?Sized> {
@@ -82,6 +83,7 @@ impl<S: Store, H: Http> RateLimit<S, H> {
             on_refusal: None,
             denial: None,
             dialect: Dialect::default(),
+            extends: true,
         }))
     }
 
@@ -191,6 +193,20 @@ impl<S: Store, H: Http> RateLimit<S, H> {
     #[must_use]
     pub fn dialect(self, dialect: Dialect) -> Self {
         self.set(|settings| settings.dialect = dialect)
+    }
+
+    /// Leaves the [`Decision`] out of the request's extensions, which spares who does not read it an allocation for each request. A
+    /// [`Settle`] is there where [`settle_by_handler`](Self::settle_by_handler) says so, and [`on_decision`](Self::on_decision) sees all.
+    ///
+    /// ```
+    /// # use tidegate::{Limiter, Quota};
+    /// # use tidegate_tower::{RateLimitLayer, client_ip};
+    /// # let limiter = Limiter::in_memory(Quota::per_minute(100));
+    /// let layer = RateLimitLayer::new(limiter).by(client_ip()).without_extension();
+    /// ```
+    #[must_use]
+    pub fn without_extension(self) -> Self {
+        self.set(|settings| settings.extends = false)
     }
 
     /// The limiter.
@@ -351,6 +367,11 @@ impl<S: Store, H: Http> RateLimit<S, H> {
     pub fn headers(&self) -> Dialect {
         self.0.dialect
     }
+
+    /// Whether the decision goes into the request's extensions.
+    pub fn extends(&self) -> bool {
+        self.0.extends
+    }
 }
 
 /// The policy and the wait, and nothing that a user has sent.
@@ -435,6 +456,7 @@ impl<S: Store, H: Http> Clone for Settings<S, H> {
             on_refusal: self.on_refusal.clone(),
             denial: self.denial.clone(),
             dialect: self.dialect,
+            extends: self.extends,
         }
     }
 }

@@ -18,7 +18,7 @@ use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use http_body::{Body as _, Frame};
 use http_body_util::{BodyExt, Full};
-use tidegate::{Decision, Hit, Limiter, ManualClock, Memory, Policy, Quota};
+use tidegate::{Algorithm, Decision, Hit, Limiter, ManualClock, Memory, Override, Policy, Quota};
 use tidegate_tower::{
     Dialect, Fact, Head, Peer, Proxies, RateLimitLayer, Refusal, Reset, Settle, client_ip, client_ip_behind, extension,
     from_async_fn, from_fn, header, path_parameter, route,
@@ -638,6 +638,83 @@ async fn limits_within_limits_tell_of_both() {
         assert_eq!(response.status(), status);
         let told: Vec<_> = response.headers().get_all("ratelimit").iter().map(|value| value.to_str().unwrap()).collect();
         assert!(told.len() == 2 && told[0].starts_with("\"inner\"") && told[1].starts_with("\"outer\""), "{told:?}");
+    }
+}
+
+#[tokio::test]
+async fn of_what_is_told_once_the_innermost_is_kept() {
+    let tells = |name: &'static str, values: &'static [&'static str]| {
+        service_fn(move |request: Request<()>| async move {
+            let mut response = ok(request).await?;
+            values.iter().for_each(|value| drop(response.headers_mut().append(name, value.parse().unwrap())));
+            Ok::<_, Infallible>(response)
+        })
+    };
+    for (dialect, prefix) in [(Dialect::Draft06, ""), (Dialect::XRateLimit(Reset::Delta), "x-")] {
+        let names = ["limit", "remaining", "reset"].map(|name| format!("{prefix}ratelimit-{name}"));
+        for values in [&[][..], &["7"], &["7", "8"]] {
+            let (outer, inner) = (per_minute(9).0, per_minute(3).0);
+            let name: &'static str = names[0].clone().leak();
+            let limited = |limiter| RateLimitLayer::new(limiter).by(header("x-user")).dialect(dialect);
+            let service = limited(outer).layer(limited(inner).layer(tells(name, values)));
+            let response = service.oneshot(get_by("a")).await.unwrap();
+            let told =
+                |name: &String| response.headers().get_all(name).iter().map(|value| value.to_str().unwrap()).collect::<Vec<_>>();
+            assert_eq!(
+                names.each_ref().map(told),
+                [if values.is_empty() { vec!["3"] } else { values.to_vec() }, vec!["2"], vec!["60"]]
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn policies_are_told_as_they_are_now() {
+    let (limiter, _) = per_minute(10);
+    let layer = RateLimitLayer::new(limiter.clone()).by(header("x-user"));
+    let told = async |user: &str| {
+        let response = layer.layer(service_fn(ok)).oneshot(get_by(user)).await.unwrap();
+        header_of(&response, "ratelimit-policy").unwrap()
+    };
+    let policy = |name: &str, quota| Policy::new(name, quota);
+    for (policies, expected) in [
+        (vec![policy("api", Quota::per_minute(10))], r#""api";q=10;w=60"#),
+        (vec![policy("api", Quota::per_hour(10))], r#""api";q=10;w=3600"#),
+        (vec![policy("ipa", Quota::per_hour(10))], r#""ipa";q=10;w=3600"#),
+        (vec![policy("ipa", Quota::per_hour(10_000))], r#""ipa";q=10000;w=3600"#),
+        (vec![policy("ipa", Quota::per_hour(10).burst(20)).algorithm(Algorithm::Gcra)], r#""ipa";q=20;w=7200"#),
+        (vec![policy("ipa", Quota::per_hour(10)), policy("api", Quota::per_day(9))], r#""ipa";q=10;w=3600, "api";q=9;w=86400"#),
+        (vec![policy("ipa", Quota::per_hour(10)).shadow(), policy("api", Quota::per_hour(10))], r#""api";q=10;w=3600"#),
+        (vec![Policy::concurrency("api", 10, Duration::from_hours(1))], r#""api";q=10;qu="concurrent-requests""#),
+        (
+            vec![policy("api", Quota::per_hour(10)).override_key(["b"], Override::Quota(Quota::per_hour(11)))],
+            r#""api";q=10;w=3600"#,
+        ),
+    ] {
+        limiter.configure(policies).unwrap();
+        assert_eq!([told("a").await, told("a").await], [expected, expected]);
+    }
+    assert_eq!([told("b").await, told("a").await], [r#""api";q=11;w=3600"#, r#""api";q=10;w=3600"#]);
+}
+
+#[tokio::test]
+async fn a_handler_sees_the_decision_unless_it_is_left_out() {
+    let sees = async |request: Request<()>| {
+        let seen = (request.extensions().get::<Decision>().is_some(), request.extensions().get::<Settle>().is_some());
+        ok(request).await.map(|response| response.map(|_| Body::from(format!("{seen:?}"))))
+    };
+    let layer = || RateLimitLayer::new(per_minute(5).0).by(header("x-user"));
+    for (layer, expected) in [
+        (layer(), "(true, false)"),
+        (layer().without_extension(), "(false, false)"),
+        (layer().settle_by_handler(), "(true, true)"),
+        (layer().settle_by_handler().without_extension(), "(false, true)"),
+        (layer().dialect(Dialect::None).without_extension(), "(false, false)"),
+    ] {
+        let is_told = layer.headers() != Dialect::None;
+        let response = layer.layer(service_fn(sees)).oneshot(get_by("a")).await.unwrap();
+        assert_eq!(header_of(&response, "ratelimit").is_some(), is_told);
+        assert_eq!(body_of(response).await, expected);
     }
 }
 
