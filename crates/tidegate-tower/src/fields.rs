@@ -44,8 +44,7 @@ impl Fields {
         Self::Lists { policy, state }
     }
 
-    /// Lists go on where another limit has begun them; of what is told once, the innermost limit's is kept.
-    /// Once.
+    /// Tells it, once. Lists go on where another limit has begun them; of what is told once, the innermost limit's is kept.
     pub(crate) fn put(&mut self, headers: &mut HeaderMap) {
         match mem::replace(self, Self::Nothing) {
             Self::Nothing => {}
@@ -119,21 +118,19 @@ fn small(number: u64) -> Option<&'static str> {
 const SMALL: u64 = 10_000;
 
 /// Each with four digits.
-static NUMBERS: &str = {
-    const DIGITS: [u8; 4 * SMALL as usize] = {
-        let mut digits = [b'0'; 4 * SMALL as usize];
-        let mut at = 0;
-        while at < digits.len() {
-            let (number, place) = (at / 4, at % 4);
-            digits[at] += (number / 10_usize.pow(3 - place as u32) % 10) as u8;
-            at += 1;
-        }
-        digits
-    };
-    match str::from_utf8(&DIGITS) {
-        Ok(numbers) => numbers,
-        Err(_) => panic!("digits are ASCII"),
+static NUMBERS: &str = match str::from_utf8(&FOUR_DIGITS) {
+    Ok(numbers) => numbers,
+    Err(_) => panic!("digits are ASCII"),
+};
+static FOUR_DIGITS: [u8; 4 * SMALL as usize] = {
+    let mut digits = [b'0'; 4 * SMALL as usize];
+    let mut at = 0;
+    while at < digits.len() {
+        let (number, place) = (at / 4, at % 4);
+        digits[at] += (number / 10_usize.pow(3 - place as u32) % 10) as u8;
+        at += 1;
     }
+    digits
 };
 
 /// What says the same for request after request, as it was made for those before.
@@ -238,7 +235,9 @@ mod tests {
                     for dialect in [Dialect::Draft, Dialect::Draft06, Dialect::XRateLimit(Reset::Delta), Dialect::None] {
                         let (mut ours, mut expected) = (HeaderMap::new(), HeaderMap::new());
                         put(dialect, &decision, &mut ours);
-                        dialect.each(&decision, |name, value| drop(expected.append(name, HeaderValue::from_bytes(value).unwrap())));
+                        dialect.each(&decision, |name, value| {
+                            expected.append(name, HeaderValue::from_bytes(value).unwrap());
+                        });
                         prop_assert_eq!(pairs(&ours), pairs(&expected));
                     }
                 }
