@@ -102,6 +102,9 @@ enum Halt<S: Store> {
 }
 
 fn begin<S: Store, Q: 'static>(settings: &RateLimitLayer<S>, request: &mut Request<Q>, after: &mut After<S>) -> Begun<S> {
+    if settings.pass(request) {
+        return Ok(());
+    }
     match settings.gather(request) {
         Some(facts) => Err(Box::new(Halt::Waits(Some(facts), None))),
         None => ask(settings, request, Vec::new(), after),
@@ -245,7 +248,25 @@ where
 {
     type Output = Result<Response<K::Body>, I::Error>;
 
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        match self.as_mut().project().state.project() {
+            Projected::Running { future, after: After::Nothing } => K::pass(future.poll(context)),
+            _ => self.poll_all(context),
+        }
+    }
+}
+
+impl<I, S, Q, K, A> ResponseFuture<I, S, Q, K>
+where
+    I: Service<Request<Q>, Response = Response<A>>,
+    S: Store,
+    Q: 'static,
+    K: Bodies<A, S>,
+{
+    /// Apart from the least that can be asked for, which so is spared copies of the response.
+    #[inline(never)]
+    fn poll_all(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<Response<K::Body>, I::Error>> {
         let mut this = self.project();
         loop {
             let next = match this.state.as_mut().project() {

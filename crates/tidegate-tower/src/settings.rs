@@ -1,14 +1,14 @@
 //! The settings of a rate limit over HTTP, and deciding by them: a request's facts become a hit, the answer a stake or a refusal. It knows no
 //! service, no body and no framework, so that each of those can have its own middleware of these.
 
-use std::{borrow::Cow, fmt, future::Future, pin::Pin, sync::Arc};
+use std::{borrow::Cow, fmt, future::Future, net::IpAddr, pin::Pin, sync::Arc};
 
 use smallvec::SmallVec;
-use tidegate::{Decision, Held, Hit, Limiter, Memory, Store};
+use tidegate::{Decision, Held, Hit, Limiter, Memory, Short, Store};
 
 use crate::{
     Correction, Dialect, Fact, Refusal, Request, Settle, Stake, Tower,
-    key::{Kind, Room},
+    key::{Kind, Room, short},
     stake::Claim,
 };
 
@@ -52,6 +52,8 @@ struct Settings<S: Store, H: Http> {
     denial: Option<Arc<Deny<H>>>,
     dialect: Dialect,
     extends: bool,
+    /// The attribute that is the peer's address and all that is asked by, where no decision is read but to refuse.
+    only: Option<Short>,
 }
 
 struct Key<Q: ?Sized> {
@@ -84,12 +86,15 @@ impl<S: Store, H: Http> RateLimit<S, H> {
             denial: None,
             dialect: Dialect::default(),
             extends: true,
+            only: None,
         }))
     }
 
     /// Changes what is set here, and not in clones.
     fn set(mut self, change: impl FnOnce(&mut Settings<S, H>)) -> Self {
-        change(Arc::make_mut(&mut self.0));
+        let settings = Arc::make_mut(&mut self.0);
+        change(settings);
+        settings.only = settings.only();
         self
     }
 
@@ -234,6 +239,14 @@ impl<S: Store, H: Http> RateLimit<S, H> {
             }
             gathered
         }))
+    }
+
+    /// Whether a request was allowed by a short way, which there is where nothing but its address is asked about and nobody reads the decision
+    /// if it is allowed. Otherwise nothing has been done, and it takes all that follows: a denial too is decided there.
+    #[inline(always)]
+    pub fn pass(&self, request: &H::Request) -> bool {
+        let Some(attribute) = self.0.only else { return false };
+        matches!(request.peer(), Some(IpAddr::V4(peer)) if self.0.limiter.pass(attribute, short(peer)))
     }
 
     fn skips(&self, request: &H::Request) -> bool {
@@ -442,6 +455,17 @@ impl<S: Store, H: Http> Clone for RateLimit<S, H> {
     }
 }
 
+impl<S: Store, H: Http> Settings<S, H> {
+    fn only(&self) -> Option<Short> {
+        let [Key { name, fact, .. }] = self.keys.as_slice() else { return None };
+        let is_peer = matches!(&fact.0, Kind::Address(proxies) if proxies.header().is_none());
+        let charges_all = self.skips.is_empty() && self.cost.is_none();
+        let corrects = self.charge_if.is_some() || self.settle_with.is_some() || self.settle_by_handler;
+        let tells = self.on_decision.is_some() || self.dialect != Dialect::None || self.extends;
+        Short::of(name).filter(|_| is_peer && charges_all && !corrects && !tells)
+    }
+}
+
 impl<S: Store, H: Http> Clone for Settings<S, H> {
     fn clone(&self) -> Self {
         Self {
@@ -457,6 +481,7 @@ impl<S: Store, H: Http> Clone for Settings<S, H> {
             denial: self.denial.clone(),
             dialect: self.dialect,
             extends: self.extends,
+            only: self.only,
         }
     }
 }

@@ -23,7 +23,7 @@ use tidegate_tower::{
     Dialect, Fact, Head, Peer, Proxies, RateLimitLayer, Refusal, Reset, Settle, client_ip, client_ip_behind, extension,
     from_async_fn, from_fn, header, path_parameter, route,
 };
-use tower::{Layer, Service, ServiceExt, service_fn};
+use tower::{Layer, Service, ServiceExt, service_fn, util::BoxCloneService};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -721,6 +721,70 @@ async fn a_handler_sees_the_decision_unless_it_is_left_out() {
 }
 
 /// A service that must be called on the very clone that was ready, also when a fact has to be awaited.
+/// Where nobody reads what allows, addresses go a short way. It tells by nothing but its speed.
+#[tokio::test]
+async fn the_short_way_answers_and_charges_as_the_long_one() {
+    let policy = |limit| Policy::new("api", Quota::per_minute(limit)).algorithm(Algorithm::Gcra);
+    let worlds = [limiter([policy(3)]), limiter([policy(3)])];
+    let (decided, refused) = (Arc::new(AtomicU64::new(0)), [Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0))]);
+    let services = || {
+        let layer = |world: usize| {
+            let refused = Arc::clone(&refused[world]);
+            let hook = move |_: &Refusal, _: &Head| {
+                refused.fetch_add(1, Relaxed);
+            };
+            let layer = RateLimitLayer::new(worlds[world].0.clone()).by(client_ip()).dialect(Dialect::None);
+            layer.without_extension().on_refusal(hook)
+        };
+        let decided = Arc::clone(&decided);
+        // Who looks at decisions has them made.
+        let long = layer(1).on_decision(move |_, _| {
+            decided.fetch_add(1, Relaxed);
+        });
+        [layer(0), long].map(|layer| BoxCloneService::new(layer.layer(service_fn(ok))))
+    };
+    let asked = AtomicU64::new(0);
+    let ask = async |services: &[BoxCloneService<Request<()>, Response<Body>, Infallible>; 2], address: &str| {
+        let mut answers = Vec::new();
+        for service in services {
+            let mut request = Request::new(());
+            request.extensions_mut().insert(Peer(address.parse().unwrap()));
+            let response = service.clone().oneshot(request).await.unwrap();
+            let (status, headers) = (response.status(), response.headers().clone());
+            answers.push((status, headers, body_of(response).await));
+        }
+        asked.fetch_add(1, Relaxed);
+        assert_eq!(answers[0], answers[1], "{address}");
+        let key = if address.contains(':') { "2001:db8::" } else { address };
+        let stored = |world: usize| worlds[world].0.inspect("api", key).unwrap();
+        assert_eq!(stored(0), stored(1), "{address}");
+        answers[0].0
+    };
+    let mut serving = services();
+    // Layers that know the policies in force, that are older, and that know them again.
+    for (limit, are_older) in [(3, false), (5, true), (4, false)] {
+        for (limiter, clock) in &worlds {
+            limiter.configure([policy(limit)]).unwrap();
+            clock.advance(10 * MINUTE);
+        }
+        if !are_older {
+            serving = services();
+        }
+        for address in ["0.0.0.0", "10.20.3.4", "192.168.100.200", "255.255.255.255", "2001:db8::7"] {
+            for n in 0..limit + 2 {
+                assert_eq!(ask(&serving, address).await == 200, n < limit, "{address}, {n} of {limit}");
+            }
+        }
+    }
+    // Other policies that come while it serves are asked too.
+    for (limiter, _) in &worlds {
+        limiter.configure([policy(9), Policy::new("other", Quota::per_minute(1))]).unwrap();
+    }
+    assert_eq!([ask(&serving, "10.0.0.9").await, ask(&serving, "10.0.0.9").await], [200, 429]);
+    assert_eq!(decided.load(Relaxed), asked.load(Relaxed));
+    assert_eq!(refused[0].load(Relaxed), refused[1].load(Relaxed));
+}
+
 #[tokio::test]
 async fn the_service_that_was_ready_is_called() {
     #[derive(Debug)]
