@@ -25,12 +25,23 @@ const CLIENTS: u64 = 1024;
 
 const QUOTA: Quota = Quota::per_hour(10_000);
 
-/// An app, and whether it tells of limits in headers.
+/// An app, and what it is measured for.
 struct Case {
     name: &'static str,
-    tells: bool,
+    does: Does,
     is_ours: bool,
     app: Router,
+}
+
+/// What a layer does beside deciding. tower_governor leaves nothing in the request's extensions, so where it tells nothing either, ours is
+/// held to it without.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Does {
+    Nothing,
+    /// Tells of the limit in headers; ours puts the decision into the extensions as well, as it does unless told otherwise.
+    Tells,
+    /// Only the latter, which nobody else does: a figure, and no bar.
+    Extends,
 }
 
 /// Measures and prints, and returns what must hold.
@@ -58,13 +69,13 @@ pub(crate) fn run(quick: bool) -> Vec<Bar> {
         println!("{:<34}{median:>8.0}{:>+8.0}", case.name, median - medians[0]);
     }
     let over: Vec<f64> = medians.iter().map(|median| median - medians[0]).collect();
-    let bar = |claim: &str, tells: bool| {
-        let with = cases.iter().zip(&over).skip(1).filter(|(case, _)| case.tells == tells);
+    let bar = |claim: &str, does: Does| {
+        let with = cases.iter().zip(&over).skip(1).filter(|(case, _)| case.does == does);
         let (ours, theirs): (Vec<_>, Vec<_>) = with.partition(|(case, _)| case.is_ours);
         let figures = ours.iter().map(|(case, over)| (case.name.to_owned(), *over / theirs[0].1)).collect();
         Bar { claim: format!("layer over tower_governor's, {claim}"), ceiling: 1.0, figures }
     };
-    vec![bar("both with headers", true), bar("neither with headers", false)]
+    vec![bar("both with headers", Does::Tells), bar("neither with headers", Does::Nothing)]
 }
 
 fn bare() -> Router {
@@ -81,21 +92,24 @@ fn cases() -> Vec<Case> {
         }
         bare().layer(GovernorLayer::new(Arc::new(config.finish().expect("it takes the quota"))))
     };
-    let ours = |algorithm, dialect| {
+    let layer = |algorithm, dialect| {
         let policy = Policy::new("per-address", QUOTA).algorithm(algorithm);
         let limiter = Limiter::builder().policy(policy).build().expect("every algorithm takes the quota");
-        bare().layer(RateLimitLayer::new(limiter).by(client_ip()).dialect(dialect))
+        RateLimitLayer::new(limiter).by(client_ip()).dialect(dialect)
     };
+    let ours = |algorithm, dialect| bare().layer(layer(algorithm, dialect));
+    let least = bare().layer(layer(Algorithm::Gcra, Dialect::None).without_extension());
     // As an app is served: else axum would make the layers anew for each request.
-    let case = |name, tells, is_ours, app: Router| Case { name, tells, is_ours, app: app.with_state(()) };
+    let case = |name, does, is_ours, app: Router| Case { name, does, is_ours, app: app.with_state(()) };
     vec![
-        case("bare", false, false, bare()),
-        case("tower_governor", false, false, governor(false)),
-        case("tower_governor, x-ratelimit", true, false, governor(true)),
-        case("tidegate gcra", false, true, ours(Algorithm::Gcra, Dialect::None)),
-        case("tidegate gcra, draft", true, true, ours(Algorithm::Gcra, Dialect::Draft)),
-        case("tidegate gcra, x-ratelimit", true, true, ours(Algorithm::Gcra, Dialect::XRateLimit(Reset::Delta))),
-        case("tidegate sliding-window, draft", true, true, ours(Algorithm::SlidingWindow, Dialect::Draft)),
+        case("bare", Does::Nothing, false, bare()),
+        case("tower_governor", Does::Nothing, false, governor(false)),
+        case("tower_governor, x-ratelimit", Does::Tells, false, governor(true)),
+        case("tidegate gcra, no extension", Does::Nothing, true, least),
+        case("tidegate gcra", Does::Extends, true, ours(Algorithm::Gcra, Dialect::None)),
+        case("tidegate gcra, draft", Does::Tells, true, ours(Algorithm::Gcra, Dialect::Draft)),
+        case("tidegate gcra, x-ratelimit", Does::Tells, true, ours(Algorithm::Gcra, Dialect::XRateLimit(Reset::Delta))),
+        case("tidegate sliding-window, draft", Does::Tells, true, ours(Algorithm::SlidingWindow, Dialect::Draft)),
     ]
 }
 

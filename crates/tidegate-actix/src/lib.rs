@@ -17,7 +17,8 @@
 //!
 //! The limiter is made outside of the closure, which each worker calls: all of them count together. Every response tells what is left
 //! (`RateLimit`, `RateLimit-Policy`). Who is denied gets a 429 with `Retry-After` and a body of problem+json, and the service does not see
-//! the request. Handlers find the [`Decision`](tidegate::Decision) in the request's extensions, as `ReqData<Decision>`.
+//! the request. Handlers find the [`Decision`](tidegate::Decision) in the request's extensions, as `ReqData<Decision>`,
+//! unless it is [left out](RateLimit::without_extension).
 //!
 //! # Several policies
 //!

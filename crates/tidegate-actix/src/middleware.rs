@@ -127,7 +127,9 @@ where
         Ok(stake) => stake,
         Err(refusal) => return Ok(refuse(&settings, &refusal, request)),
     };
-    request.extensions_mut().insert(decision.clone());
+    if settings.extends() {
+        request.extensions_mut().insert(decision.clone());
+    }
     if let Some(settle) = stake.settle() {
         request.extensions_mut().insert(settle.clone());
     }

@@ -129,6 +129,24 @@ async fn allows_and_denies_and_says_so() {
 }
 
 #[actix_web::test]
+async fn a_handler_sees_the_decision_unless_it_is_left_out() {
+    let limit = || RateLimit::new(per_minute(5).0).by(header("x-user"));
+    for (limit, expected) in [
+        (limit(), (true, false)),
+        (limit().without_extension(), (false, false)),
+        (limit().settle_by_handler().without_extension(), (false, true)),
+    ] {
+        let service = limited(limit, move |request: ServiceRequest| async move {
+            let seen = (request.extensions().contains::<Decision>(), request.extensions().contains::<Settle>());
+            assert_eq!(seen, expected);
+            ok(request).await
+        });
+        let response = service.call(get_by("a")).await.unwrap();
+        assert!(response.headers().contains_key("ratelimit"));
+    }
+}
+
+#[actix_web::test]
 async fn clones_share_one_limiter() {
     let middleware = Middleware(RateLimit::new(per_minute(2).0).by(header("x-user")));
     let one = limited(middleware.0.clone(), ok);

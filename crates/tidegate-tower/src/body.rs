@@ -77,6 +77,10 @@ pub trait Bodies<B, S: Store>: 'static {
     #[doc(hidden)]
     fn own(response: Response<B>, stake: Option<Box<Stake<S>>>) -> Response<Self::Body>;
 
+    /// What a service has answered so far, where there is nothing to be kept.
+    #[doc(hidden)]
+    fn pass<E>(answer: Poll<Result<Response<B>, E>>) -> Poll<Result<Response<Self::Body>, E>>;
+
     /// A denial's.
     #[doc(hidden)]
     fn refusal(bytes: Bytes) -> Self::Body;
@@ -97,6 +101,11 @@ impl<B: HoldsAny, S: Store> Bodies<B, S> for Same {
         }
     }
 
+    #[inline]
+    fn pass<E>(answer: Poll<Result<Response<B>, E>>) -> Poll<Result<Response<B>, E>> {
+        answer
+    }
+
     fn refusal(bytes: Bytes) -> B {
         B::holding(Body::<B, S>::refused(bytes))
     }
@@ -111,6 +120,10 @@ impl<B: http_body::Body<Data: From<Bytes>>, S: Store> Bodies<B, S> for Wrapped {
 
     fn own(response: Response<B>, stake: Option<Box<Stake<S>>>) -> Response<Body<B, S>> {
         response.map(|body| Body::staked(body, stake))
+    }
+
+    fn pass<E>(answer: Poll<Result<Response<B>, E>>) -> Poll<Result<Response<Body<B, S>>, E>> {
+        answer.map_ok(|response| Self::own(response, None))
     }
 
     fn refusal(bytes: Bytes) -> Body<B, S> {

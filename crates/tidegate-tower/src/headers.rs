@@ -4,19 +4,19 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use http::{HeaderName, header::RETRY_AFTER};
-use smallvec::{SmallVec, smallvec};
 use tidegate::{Algorithm, Decision, Outcome};
 
-const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
-const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+pub(crate) const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
+pub(crate) const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 
-/// The limit, what remains, and when it is all there again.
-static DRAFT_06: [HeaderName; 3] = [
+/// The limit, what remains, and when it is all there again. Constants, which are copied from where they lie: a clone is written in small
+/// pieces, and then slow to copy.
+pub(crate) const DRAFT_06: [HeaderName; 3] = [
     HeaderName::from_static("ratelimit-limit"),
     HeaderName::from_static("ratelimit-remaining"),
     HeaderName::from_static("ratelimit-reset"),
 ];
-static X_RATELIMIT: [HeaderName; 3] = [
+pub(crate) const X_RATELIMIT: [HeaderName; 3] = [
     HeaderName::from_static("x-ratelimit-limit"),
     HeaderName::from_static("x-ratelimit-remaining"),
     HeaderName::from_static("x-ratelimit-reset"),
@@ -63,19 +63,15 @@ impl Dialect {
     pub fn each(&self, decision: &Decision, mut put: impl FnMut(HeaderName, &[u8])) {
         match self {
             Self::Draft => {
-                let told = || decision.outcomes().filter(|outcome| !outcome.is_shadow());
-                let mut room: SmallVec<[u8; 2 * MEMBER]> = smallvec![0; MEMBER * told().count()];
-                if !room.is_empty() {
-                    let mut value = Value::new(&mut room);
-                    told().for_each(|outcome| value.policy(&outcome));
-                    put(RATELIMIT_POLICY, value.written());
-                    let mut value = Value::new(&mut room);
-                    told().for_each(|outcome| value.state(&outcome));
-                    put(RATELIMIT, value.written());
+                list(decision, |value, outcome| value.policy(outcome), |value| put(RATELIMIT_POLICY, value));
+                list(decision, |value, outcome| value.state(outcome), |value| put(RATELIMIT, value));
+            }
+            Self::Draft06 | Self::XRateLimit(_) => {
+                let names = if *self == Self::Draft06 { DRAFT_06 } else { X_RATELIMIT };
+                for (name, number) in names.into_iter().zip(strictest(*self, decision).into_iter().flatten()) {
+                    put(name, Value::new(&mut [0; DIGITS]).number(number).written());
                 }
             }
-            Self::Draft06 => strictest(decision, &DRAFT_06, Reset::Delta, &mut put),
-            Self::XRateLimit(reset) => strictest(decision, &X_RATELIMIT, *reset, &mut put),
             Self::None => {}
         }
         if let Some(wait) = retry_after(decision) {
@@ -104,23 +100,23 @@ fn seconds(duration: Duration) -> u64 {
 }
 
 /// The most digits of a number in a header: an integer of Structured Fields has no more.
-const DIGITS: usize = 15;
+pub(crate) const DIGITS: usize = 15;
 const CONCURRENT: &[u8] = br#";qu="concurrent-requests""#;
 /// The longest member of a list: a comma, a name of 47 bytes in quotes, a number and what follows it.
-const MEMBER: usize = 2 + (47 + 2) + (3 + DIGITS) + CONCURRENT.len();
+pub(crate) const MEMBER: usize = 2 + (47 + 2) + (3 + DIGITS) + CONCURRENT.len();
 
 /// A header's value in the making. Each request has a few: there is room for all of it, and formatting takes many times as long.
-struct Value<'r> {
+pub(crate) struct Value<'r> {
     room: &'r mut [u8],
     length: usize,
 }
 
 impl<'r> Value<'r> {
-    fn new(room: &'r mut [u8]) -> Self {
+    pub(crate) fn new(room: &'r mut [u8]) -> Self {
         Self { room, length: 0 }
     }
 
-    fn written(&self) -> &[u8] {
+    pub(crate) fn written(&self) -> &[u8] {
         &self.room[..self.length]
     }
 
@@ -131,7 +127,7 @@ impl<'r> Value<'r> {
         self
     }
 
-    fn number(&mut self, number: u64) -> &mut Self {
+    pub(crate) fn number(&mut self, number: u64) -> &mut Self {
         let number = number.min(10_u64.pow(DIGITS as u32) - 1);
         self.text(itoa::Buffer::new().format(number).as_bytes())
     }
@@ -144,7 +140,7 @@ impl<'r> Value<'r> {
         self.text(b"\"").text(outcome.policy_bytes()).text(b"\"")
     }
 
-    fn policy(&mut self, outcome: &Outcome<'_>) {
+    pub(crate) fn policy(&mut self, outcome: &Outcome<'_>) {
         self.member(outcome).text(b";q=").number(outcome.limit());
         match outcome.algorithm() {
             Algorithm::Concurrency => self.text(CONCURRENT),
@@ -152,7 +148,7 @@ impl<'r> Value<'r> {
         };
     }
 
-    fn state(&mut self, outcome: &Outcome<'_>) {
+    pub(crate) fn state(&mut self, outcome: &Outcome<'_>) {
         self.member(outcome).text(b";r=").number(outcome.remaining());
         if outcome.algorithm() != Algorithm::Concurrency {
             self.text(b";t=").number(seconds(until(outcome)));
@@ -160,16 +156,43 @@ impl<'r> Value<'r> {
     }
 }
 
-fn strictest(decision: &Decision, names: &[HeaderName; 3], reset: Reset, put: &mut impl FnMut(HeaderName, &[u8])) {
-    let Some(outcome) = decision.strictest() else { return };
-    let until = until(&outcome);
-    let reset = match reset {
-        Reset::Delta => until,
-        Reset::Epoch => SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default() + until,
+/// The outcomes that are told of.
+#[inline]
+pub(crate) fn told(decision: &Decision) -> impl Iterator<Item = Outcome<'_>> {
+    decision.outcomes().filter(|outcome| !outcome.is_shadow())
+}
+
+/// What is made of a list with a member for each outcome that is told of, if there are any.
+#[inline]
+pub(crate) fn list<T>(
+    decision: &Decision,
+    write: impl Fn(&mut Value<'_>, &Outcome<'_>),
+    then: impl FnOnce(&[u8]) -> T,
+) -> Option<T> {
+    let (mut few, mut many) = ([0; 2 * MEMBER], Vec::new());
+    let room = match told(decision).count() {
+        0 => return None,
+        1 | 2 => &mut few[..],
+        members => {
+            many.resize(MEMBER * members, 0);
+            &mut many[..]
+        }
     };
-    for (name, number) in names.iter().zip([outcome.limit(), outcome.remaining(), seconds(reset)]) {
-        put(name.clone(), Value::new(&mut [0; DIGITS]).number(number).written());
-    }
+    let mut value = Value::new(room);
+    told(decision).for_each(|outcome| write(&mut value, &outcome));
+    Some(then(value.written()))
+}
+
+/// The numbers of a dialect that tells of the strictest policy alone, if there is one.
+#[inline]
+pub(crate) fn strictest(dialect: Dialect, decision: &Decision) -> Option<[u64; 3]> {
+    let outcome = decision.strictest()?;
+    let until = until(&outcome);
+    let reset = match dialect {
+        Dialect::XRateLimit(Reset::Epoch) => SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default() + until,
+        _ => until,
+    };
+    Some([outcome.limit(), outcome.remaining(), seconds(reset)])
 }
 
 /// In what time all of the limit comes back: the window, or as long as a bucket takes to fill.

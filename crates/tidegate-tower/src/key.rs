@@ -11,6 +11,7 @@ use std::{
 };
 
 use http::{Extensions, HeaderMap, Method, Uri, Version};
+use tidegate::Short;
 
 use crate::{Proxies, subscriber};
 
@@ -301,19 +302,33 @@ impl AddressText {
     /// Each request has one, and formatting takes many times as long.
     #[inline]
     fn write_v4(&mut self, address: Ipv4Addr) -> &[u8] {
-        let [a, b, c, d] = address.octets().map(|octet| OCTETS[usize::from(octet)]);
-        // Two octets with their dots are eight bytes at most.
-        let half = |(first, length): (u32, u32), (second, more): (u32, u32)| {
-            (u64::from(first) | u64::from(second) << (8 * length), length + more)
-        };
-        let ((first, length), (second, more)) = (half(a, b), half(c, d));
-        let text = u128::from(first) | u128::from(second) << (8 * length);
+        let (text, length) = v4(address);
         self.0[..16].copy_from_slice(&text.to_le_bytes());
-        &self.0[..(length + more) as usize - 1]
+        &self.0[..length as usize]
     }
 }
 
-/// The digits of an octet and a dot, the first being the lowest byte, and how many bytes that is.
+/// An address as text.
+#[inline(always)]
+pub(crate) fn short(address: Ipv4Addr) -> Short {
+    let (text, length) = v4(address);
+    Short::new(text, length)
+}
+
+/// The bytes of an address's text, the first being the lowest, and how many they are.
+#[inline(always)]
+fn v4(address: Ipv4Addr) -> (u128, u32) {
+    let [(a, length), b, c, d] = address.octets().map(|octet| OCTETS[usize::from(octet)]);
+    let a = (a >> 8, length - 1);
+    // Two octets with their dots are eight bytes at most.
+    let half = |(first, length): (u32, u32), (second, more): (u32, u32)| {
+        (u64::from(first) | u64::from(second) << (8 * length), length + more)
+    };
+    let ((first, length), (second, more)) = (half(a, b), half(c, d));
+    (u128::from(first) | u128::from(second) << (8 * length), length + more)
+}
+
+/// A dot and the digits of an octet, the first being the lowest byte, and how many bytes that is.
 static OCTETS: [(u32, u32); 256] = {
     let mut octets = [(0, 0); 256];
     let mut at = 0;
@@ -321,9 +336,9 @@ static OCTETS: [(u32, u32); 256] = {
         let octet = at as u8;
         let [hundreds, tens, ones] = [b'0' + octet / 100, b'0' + octet / 10 % 10, b'0' + octet % 10];
         let (text, length) = match octet {
-            100.. => ([hundreds, tens, ones, b'.'], 4),
-            10.. => ([tens, ones, b'.', 0], 3),
-            _ => ([ones, b'.', 0, 0], 2),
+            100.. => ([b'.', hundreds, tens, ones], 4),
+            10.. => ([b'.', tens, ones, 0], 3),
+            _ => ([b'.', ones, 0, 0], 2),
         };
         octets[at] = (u32::from_le_bytes(text), length);
         at += 1;
@@ -345,6 +360,7 @@ mod tests {
                 let expected = subscriber(address).to_string();
                 prop_assert_eq!(text.write(address), expected.as_bytes());
             }
+            prop_assert_eq!(Some(short(v4.into())), Short::of(&Ipv4Addr::from(v4).to_string()));
         }
     }
 }

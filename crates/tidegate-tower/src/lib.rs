@@ -19,7 +19,8 @@
 //! ```
 //!
 //! Every response tells what is left (`RateLimit`, `RateLimit-Policy`). Who is denied gets a 429 with `Retry-After` and a body of
-//! problem+json, and the service does not see the request. Handlers find the [`Decision`](tidegate::Decision) in the request's extensions.
+//! problem+json, and the service does not see the request. Handlers find the [`Decision`](tidegate::Decision) in the request's extensions,
+//! unless it is [left out](RateLimit::without_extension).
 //!
 //! # Several policies
 //!
@@ -101,6 +102,7 @@
 
 mod address;
 mod body;
+mod fields;
 #[cfg(feature = "grpc")]
 mod grpc;
 mod headers;

@@ -16,7 +16,8 @@ use tidegate::{Decision, Held, Memory, Store};
 use tower_service::Service;
 
 use crate::{
-    Answer, Asked, Bodies, Correction, Dialect, Gathered, Gathering, Head, RateLimitLayer, Refusal, Same, Stake, tower::put,
+    Answer, Asked, Bodies, Correction, Gathered, Gathering, Head, RateLimitLayer, Refusal, Same, Stake,
+    fields::{Fields, put},
 };
 
 /// A service behind a rate limit; [`RateLimitLayer`] makes it.
@@ -60,11 +61,10 @@ where
     }
 
     fn call(&mut self, mut request: Request<Q>) -> Self::Future {
-        match begin(&self.settings, &mut request) {
-            // Nothing has to be kept for later, and the service that is ready runs without a clone.
-            Ok(after) => {
-                ResponseFuture { state: State::Running { future: self.inner.call(request), after }, bodies: PhantomData }
-            }
+        let mut after = After::Nothing;
+        match begin(&self.settings, &mut request, &mut after) {
+            // The request has not to be kept for later, and the service that is ready runs without a clone.
+            Ok(()) => ResponseFuture { state: State::Running { future: self.inner.call(request), after }, bodies: PhantomData },
             Err(halt) => ResponseFuture { state: self.halt(halt, request), bodies: PhantomData },
         }
     }
@@ -91,8 +91,8 @@ impl<I: Clone, S: Store, K> RateLimitService<I, S, K> {
     }
 }
 
-/// What is done when the service has answered, if there is anything, where the service is to be called. Small enough for registers.
-type Begun<S> = Result<Option<Box<After<S>>>, Box<Halt<S>>>;
+/// Whether the service is to be called. What is to be done when it has answered is written where it is wanted: it is large to hand on.
+type Begun<S> = Result<(), Box<Halt<S>>>;
 
 /// Why the service is not called, or not yet.
 enum Halt<S: Store> {
@@ -101,16 +101,24 @@ enum Halt<S: Store> {
     Waits(Option<Gathering>, Option<Box<S::Told<Answer<S>>>>),
 }
 
-fn begin<S: Store, Q: 'static>(settings: &RateLimitLayer<S>, request: &mut Request<Q>) -> Begun<S> {
+fn begin<S: Store, Q: 'static>(settings: &RateLimitLayer<S>, request: &mut Request<Q>, after: &mut After<S>) -> Begun<S> {
+    if settings.pass(request) {
+        return Ok(());
+    }
     match settings.gather(request) {
         Some(facts) => Err(Box::new(Halt::Waits(Some(facts), None))),
-        None => ask(settings, request, Vec::new()),
+        None => ask(settings, request, Vec::new(), after),
     }
 }
 
-fn ask<S: Store, Q: 'static>(settings: &RateLimitLayer<S>, request: &mut Request<Q>, gathered: Gathered) -> Begun<S> {
-    match settings.ask(request, gathered, |decision, held, request| admit(settings, decision, held, request)) {
-        Asked::Skipped => Ok(None),
+fn ask<S: Store, Q: 'static>(
+    settings: &RateLimitLayer<S>,
+    request: &mut Request<Q>,
+    gathered: Gathered,
+    after: &mut After<S>,
+) -> Begun<S> {
+    match settings.ask(request, gathered, |decision, held, request| admit(settings, decision, held, request, after)) {
+        Asked::Skipped => Ok(()),
         Asked::Refused(refusal) => Err(refused(settings, &refusal, request)),
         Asked::Answered(begun) => begun,
         Asked::Asking(told) => Err(Box::new(Halt::Waits(None, Some(Box::new(told))))),
@@ -123,21 +131,28 @@ fn admit<S: Store>(
     decision: &mut Decision,
     held: Option<Box<Held<S>>>,
     request: &mut Head,
+    after: &mut After<S>,
 ) -> Begun<S> {
-    let stake = match settings.admit(decision, held, request) {
-        Ok(stake) => stake,
+    match settings.admit(decision, held, request) {
+        Ok(stake) if stake.is_empty() => match Fields::of(settings.headers(), decision) {
+            Fields::Nothing => {}
+            fields => *after = After::Tells(fields),
+        },
+        Ok(stake) => *after = staked(settings, decision, stake, request),
         Err(refusal) => return Err(refused(settings, &refusal, request)),
-    };
-    let dialect = settings.headers();
-    let after = (dialect != Dialect::None || !stake.is_empty()).then(|| {
-        if let Some(settle) = stake.settle() {
-            request.extensions_mut().insert(settle.clone());
-        }
-        let judge = settings.judges().then(|| settings.clone());
-        Box::new(After { decision: decision.clone(), dialect, judge, stake })
-    });
-    request.extensions_mut().insert(decision.clone());
-    Ok(after)
+    }
+    if settings.extends() {
+        request.extensions_mut().insert(decision.clone());
+    }
+    Ok(())
+}
+
+#[inline(never)]
+fn staked<S: Store>(settings: &RateLimitLayer<S>, decision: &Decision, stake: Stake<S>, request: &mut Head) -> After<S> {
+    if let Some(settle) = stake.settle() {
+        request.extensions_mut().insert(settle.clone());
+    }
+    After::Staked(Box::new(Staked { decision: decision.clone(), settings: settings.clone(), stake }))
 }
 
 #[cold]
@@ -171,8 +186,8 @@ pin_project! {
         S: Store,
     {
         Waiting { waiting: Box<Waiting<I, S, Q>> },
-        Running { #[pin] future: I::Future, after: Option<Box<After<S>>> },
-        Correcting { correction: Box<Correction<S>>, answered: Box<Option<(I::Response, Box<After<S>>)>> },
+        Running { #[pin] future: I::Future, after: After<S> },
+        Correcting { correction: Box<Correction<S>>, answered: Box<Option<(I::Response, Box<Staked<S>>)>> },
         Refused { response: Box<Option<Response<Bytes>>> },
     }
 }
@@ -199,19 +214,25 @@ impl<S: Store> Drop for Asking<S> {
 }
 
 /// What is to be done when the service has answered.
-struct After<S: Store> {
+enum After<S: Store> {
+    Nothing,
+    /// All that is usual, and in place.
+    Tells(Fields),
+    Staked(Box<Staked<S>>),
+}
+
+/// A request that has something at stake: what is told of it may yet be corrected.
+struct Staked<S: Store> {
     decision: Decision,
-    dialect: Dialect,
-    /// Who says what the response means for what was charged.
-    judge: Option<RateLimitLayer<S>>,
+    settings: RateLimitLayer<S>,
     stake: Stake<S>,
 }
 
-impl<S: Store> After<S> {
+impl<S: Store> Staked<S> {
     /// The response as it goes on. `corrected`: how keys stand that were corrected.
     fn finish<A, K: Bodies<A, S>>(self: Box<Self>, mut response: Response<A>, corrected: Option<Decision>) -> Response<K::Body> {
         let corrected = corrected.map(|corrected| self.decision.updated(&corrected));
-        put(self.dialect, corrected.as_ref().unwrap_or(&self.decision), response.headers_mut());
+        put(self.settings.headers(), corrected.as_ref().unwrap_or(&self.decision), response.headers_mut());
         K::own(response, self.stake.lasts().then(|| Box::new(self.stake)))
     }
 }
@@ -227,38 +248,60 @@ where
 {
     type Output = Result<Response<K::Body>, I::Error>;
 
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        match self.as_mut().project().state.project() {
+            Projected::Running { future, after: After::Nothing } => K::pass(future.poll(context)),
+            _ => self.poll_all(context),
+        }
+    }
+}
+
+impl<I, S, Q, K, A> ResponseFuture<I, S, Q, K>
+where
+    I: Service<Request<Q>, Response = Response<A>>,
+    S: Store,
+    Q: 'static,
+    K: Bodies<A, S>,
+{
+    /// Apart from the least that can be asked for, which so is spared copies of the response.
+    #[inline(never)]
+    fn poll_all(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<Response<K::Body>, I::Error>> {
         let mut this = self.project();
         loop {
             let next = match this.state.as_mut().project() {
                 Projected::Waiting { waiting } => ready!(waiting.poll(context)),
                 Projected::Running { future, after } => {
-                    let Some(kept) = after else {
-                        return future.poll(context).map_ok(|response| K::own(response, None));
-                    };
-                    kept.stake.poll_keep(context);
-                    let mut response = ready!(future.poll(context))?;
-                    let mut after = after.take().expect(ONCE);
-                    let correction = match &after.judge {
-                        Some(settings) => {
-                            let (head, body) = response.into_parts();
-                            let correction = settings.answered(&mut after.stake, &head);
-                            response = Response::from_parts(head, body);
-                            correction
+                    let After::Staked(staked) = after else {
+                        // What it was answered stays where it is: a response is large to hand on.
+                        let mut answer = K::pass(future.poll(context));
+                        if let (Poll::Ready(Ok(response)), After::Tells(fields)) = (&mut answer, after) {
+                            fields.put(response.headers_mut());
                         }
-                        None => None,
+                        return answer;
+                    };
+                    staked.stake.poll_keep(context);
+                    let mut response = ready!(future.poll(context))?;
+                    let After::Staked(mut staked) = mem::replace(after, After::Nothing) else { unreachable!("{ONCE}") };
+                    let correction = if staked.settings.judges() {
+                        let (head, body) = response.into_parts();
+                        let correction = staked.settings.answered(&mut staked.stake, &head);
+                        response = Response::from_parts(head, body);
+                        correction
+                    } else {
+                        None
                     };
                     match correction {
                         Some(correction) => {
-                            State::Correcting { correction: Box::new(correction), answered: Box::new(Some((response, after))) }
+                            State::Correcting { correction: Box::new(correction), answered: Box::new(Some((response, staked))) }
                         }
-                        None => return Poll::Ready(Ok(after.finish::<_, K>(response, None))),
+                        None => return Poll::Ready(Ok(staked.finish::<_, K>(response, None))),
                     }
                 }
                 Projected::Correcting { correction, answered } => {
                     let corrected = ready!(Pin::new(correction).poll(context));
-                    let (response, after) = answered.take().expect(ONCE);
-                    return Poll::Ready(Ok(after.finish::<_, K>(response, corrected)));
+                    let (response, staked) = answered.take().expect(ONCE);
+                    return Poll::Ready(Ok(staked.finish::<_, K>(response, corrected)));
                 }
                 Projected::Refused { response } => {
                     return Poll::Ready(Ok(response.take().expect(ONCE).map(K::refusal)));
@@ -278,22 +321,23 @@ where
     /// What comes next, once it is known.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<State<I, S, Q>> {
         let Self { facts, asking: Asking { settings, told }, kept } = self;
+        let mut after = After::Nothing;
         loop {
             let (request, _) = kept.as_mut().expect(ONCE);
             let next = if let Some(gathering) = facts {
                 let gathered = ready!(gathering.as_mut().poll(context));
                 *facts = None;
-                ask(settings, request, gathered)
+                ask(settings, request, gathered, &mut after)
             } else {
                 let answer = ready!(Pin::new(told.as_mut().expect(ONCE)).poll(context));
                 *told = None;
                 match answer {
-                    Ok(Answer { mut decision, held }) => admit(settings, &mut decision, held, request),
+                    Ok(Answer { mut decision, held }) => admit(settings, &mut decision, held, request, &mut after),
                     Err(error) => Err(refused(settings, &Refusal::Store(error), request)),
                 }
             };
             match next.map_err(|halt| *halt) {
-                Ok(after) => {
+                Ok(()) => {
                     let (request, mut inner) = kept.take().expect(ONCE);
                     return Poll::Ready(State::Running { future: inner.call(request), after });
                 }

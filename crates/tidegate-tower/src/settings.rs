@@ -1,14 +1,14 @@
 //! The settings of a rate limit over HTTP, and deciding by them: a request's facts become a hit, the answer a stake or a refusal. It knows no
 //! service, no body and no framework, so that each of those can have its own middleware of these.
 
-use std::{borrow::Cow, fmt, future::Future, pin::Pin, sync::Arc};
+use std::{borrow::Cow, fmt, future::Future, net::IpAddr, pin::Pin, sync::Arc};
 
 use smallvec::SmallVec;
-use tidegate::{Decision, Held, Hit, Limiter, Memory, Store};
+use tidegate::{Decision, Held, Hit, Limiter, Memory, Short, Store};
 
 use crate::{
     Correction, Dialect, Fact, Refusal, Request, Settle, Stake, Tower,
-    key::{Kind, Room},
+    key::{Kind, Room, short},
     stake::Claim,
 };
 
@@ -51,6 +51,9 @@ struct Settings<S: Store, H: Http> {
     on_refusal: Option<Arc<OnRefusal<H>>>,
     denial: Option<Arc<Deny<H>>>,
     dialect: Dialect,
+    extends: bool,
+    /// The attribute that is the peer's address and all that is asked by, where no decision is read but to refuse.
+    only: Option<Short>,
 }
 
 struct Key<Q: ?Sized> {
@@ -82,12 +85,16 @@ impl<S: Store, H: Http> RateLimit<S, H> {
             on_refusal: None,
             denial: None,
             dialect: Dialect::default(),
+            extends: true,
+            only: None,
         }))
     }
 
     /// Changes what is set here, and not in clones.
     fn set(mut self, change: impl FnOnce(&mut Settings<S, H>)) -> Self {
-        change(Arc::make_mut(&mut self.0));
+        let settings = Arc::make_mut(&mut self.0);
+        change(settings);
+        settings.only = settings.only();
         self
     }
 
@@ -193,6 +200,20 @@ impl<S: Store, H: Http> RateLimit<S, H> {
         self.set(|settings| settings.dialect = dialect)
     }
 
+    /// Leaves the [`Decision`] out of the request's extensions, which spares who does not read it an allocation for each request. A
+    /// [`Settle`] is there where [`settle_by_handler`](Self::settle_by_handler) says so, and [`on_decision`](Self::on_decision) sees all.
+    ///
+    /// ```
+    /// # use tidegate::{Limiter, Quota};
+    /// # use tidegate_tower::{RateLimitLayer, client_ip};
+    /// # let limiter = Limiter::in_memory(Quota::per_minute(100));
+    /// let layer = RateLimitLayer::new(limiter).by(client_ip()).without_extension();
+    /// ```
+    #[must_use]
+    pub fn without_extension(self) -> Self {
+        self.set(|settings| settings.extends = false)
+    }
+
     /// The limiter.
     pub fn limiter(&self) -> &Limiter<S> {
         &self.0.limiter
@@ -218,6 +239,14 @@ impl<S: Store, H: Http> RateLimit<S, H> {
             }
             gathered
         }))
+    }
+
+    /// Whether a request was allowed by a short way, which there is where nothing but its address is asked about and nobody reads the decision
+    /// if it is allowed. Otherwise nothing has been done, and it takes all that follows: a denial too is decided there.
+    #[inline(always)]
+    pub fn pass(&self, request: &H::Request) -> bool {
+        let Some(attribute) = self.0.only else { return false };
+        matches!(request.peer(), Some(IpAddr::V4(peer)) if self.0.limiter.pass(attribute, short(peer)))
     }
 
     fn skips(&self, request: &H::Request) -> bool {
@@ -351,6 +380,11 @@ impl<S: Store, H: Http> RateLimit<S, H> {
     pub fn headers(&self) -> Dialect {
         self.0.dialect
     }
+
+    /// Whether the decision goes into the request's extensions.
+    pub fn extends(&self) -> bool {
+        self.0.extends
+    }
 }
 
 /// The policy and the wait, and nothing that a user has sent.
@@ -421,6 +455,17 @@ impl<S: Store, H: Http> Clone for RateLimit<S, H> {
     }
 }
 
+impl<S: Store, H: Http> Settings<S, H> {
+    fn only(&self) -> Option<Short> {
+        let [Key { name, fact, .. }] = self.keys.as_slice() else { return None };
+        let is_peer = matches!(&fact.0, Kind::Address(proxies) if proxies.header().is_none());
+        let charges_all = self.skips.is_empty() && self.cost.is_none();
+        let corrects = self.charge_if.is_some() || self.settle_with.is_some() || self.settle_by_handler;
+        let tells = self.on_decision.is_some() || self.dialect != Dialect::None || self.extends;
+        Short::of(name).filter(|_| is_peer && charges_all && !corrects && !tells)
+    }
+}
+
 impl<S: Store, H: Http> Clone for Settings<S, H> {
     fn clone(&self) -> Self {
         Self {
@@ -435,6 +480,8 @@ impl<S: Store, H: Http> Clone for Settings<S, H> {
             on_refusal: self.on_refusal.clone(),
             denial: self.denial.clone(),
             dialect: self.dialect,
+            extends: self.extends,
+            only: self.only,
         }
     }
 }

@@ -3,11 +3,11 @@
 use std::fmt;
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Response, header, response};
-use tidegate::{Decision, Memory, Store};
+use http::{HeaderValue, Response, header, response};
+use tidegate::{Memory, Store};
 use tower_layer::Layer;
 
-use crate::{Dialect, Head, Http, PROBLEM_JSON, RateLimit, Refusal, Wrapped, service::RateLimitService};
+use crate::{Head, Http, PROBLEM_JSON, RateLimit, Refusal, Wrapped, fields::put, service::RateLimitService};
 
 /// A rate limit for any service of `http` requests: axum, tonic, hyper. All that can be set is in [`RateLimit`].
 ///
@@ -110,16 +110,4 @@ fn denial(refusal: &Refusal, request: &Head) -> Response<Bytes> {
     *response.status_mut() = http::StatusCode::from_u16(refusal.status()).expect("one of HTTP's");
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(PROBLEM_JSON));
     response
-}
-
-/// Lists go on where another limit has begun them; of what is told once, the innermost limit's is kept.
-pub(crate) fn put(dialect: Dialect, decision: &Decision, headers: &mut HeaderMap) {
-    dialect.each(decision, |name, value| {
-        let value = HeaderValue::from_bytes(value).expect("names of policies and numbers");
-        if dialect == Dialect::Draft && name != header::RETRY_AFTER {
-            headers.append(name, value);
-        } else {
-            headers.entry(name).or_insert(value);
-        }
-    });
 }

@@ -18,12 +18,12 @@ use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use http_body::{Body as _, Frame};
 use http_body_util::{BodyExt, Full};
-use tidegate::{Decision, Hit, Limiter, ManualClock, Memory, Policy, Quota};
+use tidegate::{Algorithm, Decision, Hit, Limiter, ManualClock, Memory, Override, Policy, Quota};
 use tidegate_tower::{
     Dialect, Fact, Head, Peer, Proxies, RateLimitLayer, Refusal, Reset, Settle, client_ip, client_ip_behind, extension,
     from_async_fn, from_fn, header, path_parameter, route,
 };
-use tower::{Layer, Service, ServiceExt, service_fn};
+use tower::{Layer, Service, ServiceExt, service_fn, util::BoxCloneService};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -641,7 +641,150 @@ async fn limits_within_limits_tell_of_both() {
     }
 }
 
+#[tokio::test]
+async fn of_what_is_told_once_the_innermost_is_kept() {
+    let tells = |name: &'static str, values: &'static [&'static str]| {
+        service_fn(move |request: Request<()>| async move {
+            let mut response = ok(request).await?;
+            for value in values {
+                response.headers_mut().append(name, value.parse().unwrap());
+            }
+            Ok::<_, Infallible>(response)
+        })
+    };
+    for (dialect, prefix) in [(Dialect::Draft06, ""), (Dialect::XRateLimit(Reset::Delta), "x-")] {
+        let names = ["limit", "remaining", "reset"].map(|name| format!("{prefix}ratelimit-{name}"));
+        for values in [&[][..], &["7"], &["7", "8"]] {
+            let (outer, inner) = (per_minute(9).0, per_minute(3).0);
+            let name: &'static str = names[0].clone().leak();
+            let limited = |limiter| RateLimitLayer::new(limiter).by(header("x-user")).dialect(dialect);
+            let service = limited(outer).layer(limited(inner).layer(tells(name, values)));
+            let response = service.oneshot(get_by("a")).await.unwrap();
+            let told =
+                |name: &String| response.headers().get_all(name).iter().map(|value| value.to_str().unwrap()).collect::<Vec<_>>();
+            assert_eq!(
+                names.each_ref().map(told),
+                [if values.is_empty() { vec!["3"] } else { values.to_vec() }, vec!["2"], vec!["60"]]
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn policies_are_told_as_they_are_now() {
+    let (limiter, _) = per_minute(10);
+    let layer = RateLimitLayer::new(limiter.clone()).by(header("x-user"));
+    let told = async |user: &str| {
+        let response = layer.layer(service_fn(ok)).oneshot(get_by(user)).await.unwrap();
+        header_of(&response, "ratelimit-policy").unwrap()
+    };
+    let policy = |name: &str, quota| Policy::new(name, quota);
+    for (policies, expected) in [
+        (vec![policy("api", Quota::per_minute(10))], r#""api";q=10;w=60"#),
+        (vec![policy("api", Quota::per_hour(10))], r#""api";q=10;w=3600"#),
+        (vec![policy("ipa", Quota::per_hour(10))], r#""ipa";q=10;w=3600"#),
+        (vec![policy("ipa", Quota::per_hour(10_000))], r#""ipa";q=10000;w=3600"#),
+        (vec![policy("ipa", Quota::per_hour(10).burst(20)).algorithm(Algorithm::Gcra)], r#""ipa";q=20;w=7200"#),
+        (vec![policy("ipa", Quota::per_hour(10)), policy("api", Quota::per_day(9))], r#""ipa";q=10;w=3600, "api";q=9;w=86400"#),
+        (vec![policy("ipa", Quota::per_hour(10)).shadow(), policy("api", Quota::per_hour(10))], r#""api";q=10;w=3600"#),
+        (vec![Policy::concurrency("api", 10, Duration::from_hours(1))], r#""api";q=10;qu="concurrent-requests""#),
+        (
+            vec![policy("api", Quota::per_hour(10)).override_key(["b"], Override::Quota(Quota::per_hour(11)))],
+            r#""api";q=10;w=3600"#,
+        ),
+    ] {
+        limiter.configure(policies).unwrap();
+        assert_eq!([told("a").await, told("a").await], [expected, expected]);
+    }
+    assert_eq!([told("b").await, told("a").await], [r#""api";q=11;w=3600"#, r#""api";q=10;w=3600"#]);
+}
+
+#[tokio::test]
+async fn a_handler_sees_the_decision_unless_it_is_left_out() {
+    let sees = async |request: Request<()>| {
+        let seen = (request.extensions().get::<Decision>().is_some(), request.extensions().get::<Settle>().is_some());
+        ok(request).await.map(|response| response.map(|_| Body::from(format!("{seen:?}"))))
+    };
+    let layer = || RateLimitLayer::new(per_minute(5).0).by(header("x-user"));
+    for (layer, expected) in [
+        (layer(), "(true, false)"),
+        (layer().without_extension(), "(false, false)"),
+        (layer().settle_by_handler(), "(true, true)"),
+        (layer().settle_by_handler().without_extension(), "(false, true)"),
+        (layer().dialect(Dialect::None).without_extension(), "(false, false)"),
+    ] {
+        let is_told = layer.headers() != Dialect::None;
+        let response = layer.layer(service_fn(sees)).oneshot(get_by("a")).await.unwrap();
+        assert_eq!(header_of(&response, "ratelimit").is_some(), is_told);
+        assert_eq!(body_of(response).await, expected);
+    }
+}
+
 /// A service that must be called on the very clone that was ready, also when a fact has to be awaited.
+/// Where nobody reads what allows, addresses go a short way. It tells by nothing but its speed.
+#[tokio::test]
+async fn the_short_way_answers_and_charges_as_the_long_one() {
+    let policy = |limit| Policy::new("api", Quota::per_minute(limit)).algorithm(Algorithm::Gcra);
+    let worlds = [limiter([policy(3)]), limiter([policy(3)])];
+    let (decided, refused) = (Arc::new(AtomicU64::new(0)), [Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0))]);
+    let services = || {
+        let layer = |world: usize| {
+            let refused = Arc::clone(&refused[world]);
+            let hook = move |_: &Refusal, _: &Head| {
+                refused.fetch_add(1, Relaxed);
+            };
+            let layer = RateLimitLayer::new(worlds[world].0.clone()).by(client_ip()).dialect(Dialect::None);
+            layer.without_extension().on_refusal(hook)
+        };
+        let decided = Arc::clone(&decided);
+        // Who looks at decisions has them made.
+        let long = layer(1).on_decision(move |_, _| {
+            decided.fetch_add(1, Relaxed);
+        });
+        [layer(0), long].map(|layer| BoxCloneService::new(layer.layer(service_fn(ok))))
+    };
+    let asked = AtomicU64::new(0);
+    let ask = async |services: &[BoxCloneService<Request<()>, Response<Body>, Infallible>; 2], address: &str| {
+        let mut answers = Vec::new();
+        for service in services {
+            let mut request = Request::new(());
+            request.extensions_mut().insert(Peer(address.parse().unwrap()));
+            let response = service.clone().oneshot(request).await.unwrap();
+            let (status, headers) = (response.status(), response.headers().clone());
+            answers.push((status, headers, body_of(response).await));
+        }
+        asked.fetch_add(1, Relaxed);
+        assert_eq!(answers[0], answers[1], "{address}");
+        let key = if address.contains(':') { "2001:db8::" } else { address };
+        let stored = |world: usize| worlds[world].0.inspect("api", key).unwrap();
+        assert_eq!(stored(0), stored(1), "{address}");
+        answers[0].0
+    };
+    let mut serving = services();
+    // Layers that know the policies in force, that are older, and that know them again.
+    for (limit, are_older) in [(3, false), (5, true), (4, false)] {
+        for (limiter, clock) in &worlds {
+            limiter.configure([policy(limit)]).unwrap();
+            clock.advance(10 * MINUTE);
+        }
+        if !are_older {
+            serving = services();
+        }
+        for address in ["0.0.0.0", "10.20.3.4", "192.168.100.200", "255.255.255.255", "2001:db8::7"] {
+            for n in 0..limit + 2 {
+                assert_eq!(ask(&serving, address).await == 200, n < limit, "{address}, {n} of {limit}");
+            }
+        }
+    }
+    // Other policies that come while it serves are asked too.
+    for (limiter, _) in &worlds {
+        limiter.configure([policy(9), Policy::new("other", Quota::per_minute(1))]).unwrap();
+    }
+    assert_eq!([ask(&serving, "10.0.0.9").await, ask(&serving, "10.0.0.9").await], [200, 429]);
+    assert_eq!(decided.load(Relaxed), asked.load(Relaxed));
+    assert_eq!(refused[0].load(Relaxed), refused[1].load(Relaxed));
+}
+
 #[tokio::test]
 async fn the_service_that_was_ready_is_called() {
     #[derive(Debug)]

@@ -82,7 +82,7 @@ impl Default for SystemClock {
 }
 
 impl Clock for SystemClock {
-    #[inline]
+    #[inline(always)]
     fn epoch_micros(&self) -> u64 {
         let ticks = self.counter.raw().saturating_sub(self.start);
         let elapsed_us = ((u128::from(ticks) * u128::from(self.scale)) >> 64) as u64;

@@ -43,6 +43,12 @@ impl Key {
         Self([first, second, third | (value.len() as u64) << 40])
     }
 
+    /// The same, of a value that is in registers.
+    #[inline(always)]
+    pub(crate) fn of_short(value: Short) -> Self {
+        Self([value.bytes as u64, (value.bytes >> 64) as u64, u64::from(value.length) << 40])
+    }
+
     /// The key of several values: each behind its length.
     pub(crate) fn of_all<'v>(digester: &Digester, values: impl ExactSizeIterator<Item = &'v [u8]> + Clone) -> Self {
         let mut bytes = [0; INLINE];
@@ -199,6 +205,30 @@ fn head(bytes: &[u8]) -> u64 {
     bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte))
 }
 
+/// A text that is short enough to be handed on in registers: what is written to memory in some pieces and read back in others is slow to
+/// read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Short {
+    /// The first is the lowest; those that are not used are 0.
+    bytes: u128,
+    length: u32,
+}
+
+impl Short {
+    /// So many bytes of a number, the first being the lowest. There are no others in it.
+    #[inline(always)]
+    pub fn new(bytes: u128, length: u32) -> Self {
+        debug_assert!(length < 16 && bytes >> (8 * length) == 0, "{length} of {bytes:x}");
+        Self { bytes, length }
+    }
+
+    /// Nothing where it is longer than 15 bytes.
+    pub fn of(text: &str) -> Option<Self> {
+        let bytes = text.bytes().rev().fold(0, |bytes, byte| bytes << 8 | u128::from(byte));
+        (text.len() < 16).then(|| Self::new(bytes, text.len() as u32))
+    }
+}
+
 struct Shown {
     bytes: [u8; Key::BYTES],
     attributes: usize,
@@ -288,6 +318,16 @@ mod tests {
             let shown = key.display(1).to_string();
             assert_eq!(shown == text[..length], length <= INLINE, "{shown}");
             assert_eq!(key.words()[2] >> 48, 0);
+        }
+    }
+
+    #[test]
+    fn a_short_text_has_the_key_that_its_bytes_have() {
+        let text = "abcdefghijklmnop";
+        assert_eq!(Short::of(text), None);
+        for length in 0..text.len() {
+            let short = Short::of(&text[..length]).expect("short enough");
+            assert_eq!(Key::of_short(short), Key::of(&Digester::new(b""), &text.as_bytes()[..length]));
         }
     }
 

@@ -235,6 +235,8 @@ pub use decision::{Decision, Outcome};
 pub use error::{ConfigError, QuotaError, ReceiptError, SnapshotError, StoreError};
 pub use hit::Hit;
 pub use inspection::{Entry, Inspection};
+#[doc(hidden)]
+pub use key::Short;
 pub use lease::Held;
 pub use limiter::{Limiter, Usage};
 pub use policy::{Condition, Mode, Network, NetworkError, OnStoreError, Override, Policy};

@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use crate::{
     Algorithm, Builder, Clock, Decision, Hit, Inspection, Memory, Policy, Quota, Ranked, Receipt, Store, SystemClock,
     error::ConfigError,
-    key::Digester,
+    key::{Digester, Short},
     lease::Leases,
     set::{Making, PolicySet, Prepared, Stance},
     store::{Intent, memory::Keeper},
@@ -124,6 +124,15 @@ impl<S: Store> Limiter<S> {
     #[inline]
     pub fn check_n<'h>(&self, hit: impl Into<Hit<'h>>, cost: u64) -> S::Reply<Decision> {
         S::decide(self, &hit.into().cost(cost), Intent::Check)
+    }
+
+    /// Charges a hit of this attribute alone that costs 1, if it is allowed, for middleware that reads no decision then and so needs none made.
+    /// False means nothing, and nothing has changed: the hit may be denied, or there is no such short way to its answer, as where policies
+    /// are several or in Redis. It is for [`check`](Self::check) then.
+    #[doc(hidden)]
+    #[inline]
+    pub fn pass(&self, attribute: Short, value: Short) -> bool {
+        S::pass(self, attribute, value)
     }
 
     /// What [`check`](Self::check) would decide; changes nothing.

@@ -18,7 +18,7 @@ use crate::{
     Algorithm, Hit, Mode, Override, Policy, Quota,
     algorithm::{Plan, Verdict},
     error::{ConfigError, QuotaError},
-    key::{Digester, Key},
+    key::{Digester, Key, Short},
     label::Label,
     lease,
     receipt::Charged,
@@ -67,6 +67,8 @@ pub(crate) struct Prepared {
     past: Vec<Arc<Era>>,
     /// The attribute that alone makes the key, where there is nothing else to look at: no conditions, no overrides.
     simple: Option<Box<str>>,
+    /// The same, if it is short.
+    short: Option<Short>,
     enforced: bool,
     /// What Redis makes of it, once it has.
     #[cfg(feature = "redis")]
@@ -134,6 +136,13 @@ impl PolicySet {
         let [only] = self.policies.as_slice() else { return None };
         let key = Key::of(digester, hit.get(only.simple.as_deref()?)?);
         Some((only, Ask { key, policy: 0, plan: 0, cost: only.policy.weigh(hit.total()), enforced: only.enforced }))
+    }
+
+    /// The policy, if it is the only one and a simple one, and keyed by this attribute.
+    #[inline(always)]
+    pub(crate) fn only_by(&self, attribute: Short) -> Option<&Prepared> {
+        let [only] = self.policies.as_slice() else { return None };
+        (only.short == Some(attribute)).then_some(only)
     }
 
     /// What each policy has to say to `hit`, in the order in which to lock.
@@ -230,11 +239,12 @@ impl Prepared {
     fn with(policy: Policy, (table, denials): (Table, Arc<Denials>), current: Era, era: u16, past: Vec<Arc<Era>>) -> Self {
         let plain = policy.conditions.is_empty() && policy.overrides.is_empty();
         let simple = match policy.key.as_slice() {
-            [attribute] if plain && policy.algorithm != Algorithm::Concurrency => Some(attribute.as_str().into()),
+            [attribute] if plain && policy.algorithm != Algorithm::Concurrency => Some(attribute.as_str()),
             _ => None,
         };
         Self {
-            simple,
+            short: simple.and_then(Short::of),
+            simple: simple.map(Into::into),
             enforced: policy.mode == Mode::Enforce,
             policy: Arc::new(policy),
             table,

@@ -36,6 +36,12 @@ impl State for Arrival {
         Evaluation::new(plan, used, cost, || backlog - (plan.capacity - cost) * plan.interval)
     }
 
+    /// The same without a division.
+    #[inline]
+    fn allows(&self, plan: &Plan, now: u64, cost: u64) -> bool {
+        cost <= plan.capacity && self.backlog(plan, now) <= (plan.capacity - cost) * plan.interval
+    }
+
     #[inline]
     fn commit(&mut self, plan: &Plan, now: u64, cost: u64) -> Charge {
         let backlog = self.backlog(plan, now);

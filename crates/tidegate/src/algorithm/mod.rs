@@ -28,6 +28,12 @@ pub(crate) trait State: Default + Clone + Send + 'static {
     /// What a hit of `cost` at `now` would get. Changes nothing; what has expired is skipped, not purged.
     fn evaluate(&self, plan: &Plan, now: u64, cost: u64) -> Evaluation;
 
+    /// Whether [`evaluate`](Self::evaluate) allows it, for who asks nothing else.
+    #[inline]
+    fn allows(&self, plan: &Plan, now: u64, cost: u64) -> bool {
+        self.evaluate(plan, now, cost).verdict == Verdict::Allowed
+    }
+
     /// Records a `cost` of at least 1, whether it fits or not.
     fn commit(&mut self, plan: &Plan, now: u64, cost: u64) -> Charge;
 

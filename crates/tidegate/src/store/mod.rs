@@ -13,7 +13,7 @@ use crate::{
     Algorithm, Decision, Hit, Limiter, Ranked, Receipt, StoreError,
     algorithm::{Charge, Stored, Verdict},
     error::ConfigError,
-    key::{Digester, Key},
+    key::{Digester, Key, Short},
     label::Label,
     lease::{LEASE, Lease, Leases},
     limiter::Inner,
@@ -83,6 +83,13 @@ pub trait Store: Sized + Send + Sync + 'static {
 
     #[doc(hidden)]
     fn decide(limiter: &Limiter<Self>, hit: &Hit<'_>, intent: Intent) -> Self::Reply<Decision>;
+
+    /// Charges a hit of one attribute that costs 1, if that is soon done and it is allowed; else does nothing.
+    #[doc(hidden)]
+    #[inline]
+    fn pass(_limiter: &Limiter<Self>, _attribute: Short, _value: Short) -> bool {
+        false
+    }
 
     /// Forgets the keys of a hit.
     #[doc(hidden)]

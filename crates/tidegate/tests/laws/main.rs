@@ -20,6 +20,7 @@ mod lease_restarts;
 mod leases;
 mod memory;
 mod model;
+mod passing;
 mod policies;
 mod receipts;
 mod reconfigure;

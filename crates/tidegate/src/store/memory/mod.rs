@@ -29,7 +29,7 @@ use crate::{
     Algorithm, Decision, Hit, Limiter, Ranked, Receipt, StoreError,
     algorithm::{Evaluation, Stored, Verdict, registry},
     error::ConfigError,
-    key::Key,
+    key::{Key, Short},
     lease::Lease,
     limiter::Inner,
     packed::{Packer, Unpacker},
@@ -87,6 +87,16 @@ impl Store for Memory {
             limiter.decide_by(&limiter.set, hit, intent, now)
         } else {
             limiter.decide_by_newest(hit, intent, now)
+        }
+    }
+
+    #[inline]
+    fn pass(limiter: &Limiter, attribute: Short, value: Short) -> bool {
+        match limiter.set.only_by(attribute) {
+            Some(prepared) if limiter.is_newest() => {
+                prepared.table.pass(&limiter.inner.store.seed, prepared, Key::of_short(value), limiter.now())
+            }
+            _ => false,
         }
     }
 
@@ -361,6 +371,13 @@ macro_rules! tables {
             ) -> Decision {
                 match self {
                     $(Self::$variant(shards) => shards.decide(seed, prepared, ask, intent, now, again),)*
+                }
+            }
+
+            #[inline]
+            fn pass(&self, seed: &Seed, prepared: &Prepared, key: Key, now: u64) -> bool {
+                match self {
+                    $(Self::$variant(shards) => shards.pass(seed, prepared, key, now),)*
                 }
             }
 

@@ -114,6 +114,20 @@ impl<S: State> Shards<S> {
         }
     }
 
+    /// Charges 1 to a key that is kept under the quota in force, if it is allowed; in any other case it has to be decided.
+    #[inline(never)]
+    pub(super) fn pass(&self, seed: &Seed, prepared: &Prepared, key: Key, now: u64) -> bool {
+        let hash = seed.hash(key.words());
+        let mut shard = self.shard(hash).lock();
+        let Some(place) = shard.places.find(hash, key) else { return false };
+        let (entry, plan) = (shard.places.at(place), prepared.plan(0));
+        let passes = entry.era() == prepared.era && entry.state.allows(plan, now, 1);
+        if passes {
+            entry.state.commit(plan, now, 1);
+        }
+        passes
+    }
+
     #[cold]
     #[inline(never)]
     fn decide_in_slot(&self, seed: &Seed, prepared: &Prepared, ask: Ask, intent: Intent, now: u64) -> Result<Answer, Stale> {
