@@ -91,12 +91,13 @@ enum Work {
 /// Who has work for the server.
 pub(super) struct Link {
     work: mpsc::Sender<Work>,
-    up: Arc<AtomicBool>,
+    health: Arc<Health>,
 }
 
-/// What is known of the server, by all links to it.
+/// What is known of the server.
 #[derive(Default)]
 pub(super) struct Health {
+    up: AtomicBool,
     /// The server's clock less this machine's, in microseconds.
     ahead: AtomicI64,
     pub(super) calls: AtomicU64,
@@ -110,22 +111,22 @@ pub(super) struct Health {
 
 impl Link {
     /// Starts the task. It ends when the link is dropped.
-    pub(super) fn start(door: Door, patience: Duration, runtime: &tokio::runtime::Handle) -> Self {
+    pub(super) fn start(client: redis::Client, patience: Duration, runtime: &tokio::runtime::Handle) -> Self {
         let (work, queue) = mpsc::channel(QUEUE);
-        let up = Arc::new(AtomicBool::new(false));
-        let task = Task { patience, up: Arc::clone(&up), health: Arc::clone(&door.health), door, scripts: Scripts::default() };
+        let health = Arc::new(Health::default());
+        let door = Door { client, health: Arc::clone(&health) };
+        let task = Task { door, patience, health: Arc::clone(&health), scripts: Scripts::default() };
         runtime.spawn(task.run(queue));
-        Self { work, up }
+        Self { work, health }
     }
 
     /// Whether there is a connection that answers; there is none when the runtime has gone.
     pub(super) fn is_up(&self) -> bool {
-        self.up.load(Relaxed) && !self.has_ended()
+        self.health.up.load(Relaxed) && !self.work.is_closed()
     }
 
-    /// Whether the task has gone, with its runtime.
-    pub(super) fn has_ended(&self) -> bool {
-        self.work.is_closed()
+    pub(super) fn health(&self) -> &Health {
+        &self.health
     }
 
     /// What the script answers to a hit. It is handed in at once: no future has to hold it.
@@ -196,8 +197,6 @@ struct Task {
     door: Door,
     /// How long a call may take.
     patience: Duration,
-    /// Whether there is a connection that answers.
-    up: Arc<AtomicBool>,
     health: Arc<Health>,
     scripts: Scripts,
 }
@@ -220,10 +219,10 @@ impl Task {
                     told = false;
                     *self.health.trouble.lock() = None;
                     self.health.connects.fetch_add(1, Relaxed);
-                    self.up.store(true, Relaxed);
+                    self.health.up.store(true, Relaxed);
                     let began = Instant::now();
                     let lost = self.serve(&mut connection, &mut queue).await;
-                    self.up.store(false, Relaxed);
+                    self.health.up.store(false, Relaxed);
                     match lost {
                         Lost::Done => return,
                         Lost::To(reason) => tracing::warn!(reason, "lost the store"),
