@@ -28,8 +28,6 @@ use crate::error::StoreError;
 
 /// Hits that go together in one call: enough to share its cost, few enough that nobody else waits long for Redis.
 const MAX_BATCH: usize = 128;
-/// And so many that to part them is not worth another call.
-const MIN_BATCH: usize = 8;
 /// Work that can wait. More is refused: it would not be done in time.
 const QUEUE: usize = 65_536;
 /// Calls in a row without an answer after which the connection is given up, and how long it may be silent.
@@ -258,19 +256,14 @@ impl Task {
             // Where much has come meanwhile, it is sent before answers are handed out: the server does not wait for that. Else those who
             // were answered come first: what they ask next goes together. Twice, because another worker may have taken some of
             // them over.
-            let mut about = queue.len() + answered.len();
             if queue.is_empty() || queue.len() < answered.len() / 2 {
                 hand_out(&mut answered);
                 yield_now().await;
                 yield_now().await;
-                about = about.max(queue.len());
             }
-            // Half of those who are about, so that there are two groups of them that take turns: one is decided while the other is answered
-            // and asks again. All together, the server would be idle while they do, and they while it decides.
-            let batch = about.div_ceil(2).clamp(MIN_BATCH, MAX_BATCH);
             // After silence it is soon asked whether anybody is there.
             let idle = if silence.timeouts == 0 { IDLE } else { RETRY };
-            match timeout(idle, queue.recv_many(&mut gathered, batch)).await {
+            match timeout(idle, queue.recv_many(&mut gathered, MAX_BATCH)).await {
                 Ok(0) => return Lost::Done,
                 Ok(_) => {}
                 Err(_) => match timeout(CONNECT, ping(connection)).await {
