@@ -146,7 +146,7 @@ fn hex<const N: usize>(bytes: [u8; N]) -> [[u8; 2]; N] {
     bytes.map(|byte| DIGITS[usize::from(byte)])
 }
 
-/// The two digits of each byte: to reckon them takes three times as many instructions.
+/// The two digits of each byte.
 static DIGITS: [[u8; 2]; 256] = {
     const OF: &[u8; 16] = b"0123456789abcdef";
     let mut digits = [[0; 2]; 256];
