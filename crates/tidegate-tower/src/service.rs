@@ -102,7 +102,7 @@ enum Halt<S: Store> {
 }
 
 fn begin<S: Store, Q: 'static>(settings: &RateLimitLayer<S>, request: &mut Request<Q>, after: &mut After<S>) -> Begun<S> {
-    if settings.pass(request) {
+    if settings.pass(request, |decision, request| passed(settings, decision, request, after)) {
         return Ok(());
     }
     match settings.gather(request) {
@@ -125,6 +125,23 @@ fn ask<S: Store, Q: 'static>(
     }
 }
 
+/// What was allowed by the short way is told of.
+#[inline(never)]
+fn passed<S: Store>(settings: &RateLimitLayer<S>, decision: Decision, request: &mut Head, after: &mut After<S>) {
+    tell(settings, &decision, after);
+    if settings.extends() {
+        request.extensions_mut().insert(decision);
+    }
+}
+
+#[inline]
+fn tell<S: Store>(settings: &RateLimitLayer<S>, decision: &Decision, after: &mut After<S>) {
+    match Fields::of(settings.headers(), decision) {
+        Fields::Nothing => {}
+        fields => *after = After::Tells(fields),
+    }
+}
+
 #[inline]
 fn admit<S: Store>(
     settings: &RateLimitLayer<S>,
@@ -134,10 +151,7 @@ fn admit<S: Store>(
     after: &mut After<S>,
 ) -> Begun<S> {
     match settings.admit(decision, held, request) {
-        Ok(stake) if stake.is_empty() => match Fields::of(settings.headers(), decision) {
-            Fields::Nothing => {}
-            fields => *after = After::Tells(fields),
-        },
+        Ok(stake) if stake.is_empty() => tell(settings, decision, after),
         Ok(stake) => *after = staked(settings, decision, stake, request),
         Err(refusal) => return Err(refused(settings, &refusal, request)),
     }

@@ -52,7 +52,7 @@ struct Settings<S: Store, H: Http> {
     denial: Option<Arc<Deny<H>>>,
     dialect: Dialect,
     extends: bool,
-    /// The attribute that is the peer's address and all that is asked by, where no decision is read but to refuse.
+    /// The attribute that is the peer's address and all that is asked by, where what is allowed has only to be told of.
     only: Option<Short>,
 }
 
@@ -241,12 +241,18 @@ impl<S: Store, H: Http> RateLimit<S, H> {
         }))
     }
 
-    /// Whether a request was allowed by a short way, which there is where nothing but its address is asked about and nobody reads the decision
-    /// if it is allowed. Otherwise nothing has been done, and it takes all that follows: a denial too is decided there.
+    /// Whether a request was allowed by a short way, which there is where nothing but its address is asked about and its response corrects
+    /// nothing. `then` is told the decision, if anybody is to be. Otherwise nothing has been done, and it takes all that follows: a denial too
+    /// is decided there.
     #[inline(always)]
-    pub fn pass(&self, request: &H::Request) -> bool {
+    pub fn pass(&self, request: &mut H::Request, then: impl FnOnce(Decision, &mut H::Request)) -> bool {
         let Some(attribute) = self.0.only else { return false };
-        matches!(request.peer(), Some(IpAddr::V4(peer)) if self.0.limiter.pass(attribute, short(peer)))
+        let Some(IpAddr::V4(peer)) = request.peer() else { return false };
+        let (limiter, value) = (&self.0.limiter, short(peer));
+        if !self.extends() && self.headers() == Dialect::None {
+            return limiter.pass(attribute, value);
+        }
+        limiter.allow(attribute, value).map(|decision| then(decision, request)).is_some()
     }
 
     fn skips(&self, request: &H::Request) -> bool {
@@ -461,8 +467,8 @@ impl<S: Store, H: Http> Settings<S, H> {
         let is_peer = matches!(&fact.0, Kind::Address(proxies) if proxies.header().is_none());
         let charges_all = self.skips.is_empty() && self.cost.is_none();
         let corrects = self.charge_if.is_some() || self.settle_with.is_some() || self.settle_by_handler;
-        let tells = self.on_decision.is_some() || self.dialect != Dialect::None || self.extends;
-        Short::of(name).filter(|_| is_peer && charges_all && !corrects && !tells)
+        let is_watched = self.on_decision.is_some();
+        Short::of(name).filter(|_| is_peer && charges_all && !corrects && !is_watched)
     }
 }
 

@@ -135,6 +135,13 @@ impl<S: Store> Limiter<S> {
         S::pass(self, attribute, value)
     }
 
+    /// The same for middleware that reads the decision: nothing where [`pass`](Self::pass) is false.
+    #[doc(hidden)]
+    #[inline]
+    pub fn allow(&self, attribute: Short, value: Short) -> Option<Decision> {
+        S::allow(self, attribute, value)
+    }
+
     /// What [`check`](Self::check) would decide; changes nothing.
     pub fn peek<'h>(&self, hit: impl Into<Hit<'h>>) -> S::Reply<Decision> {
         S::decide(self, &hit.into(), Intent::Peek)

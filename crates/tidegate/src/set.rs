@@ -69,7 +69,7 @@ pub(crate) struct Prepared {
     simple: Option<Box<str>>,
     /// The same, if it is short.
     short: Option<Short>,
-    enforced: bool,
+    pub(crate) enforced: bool,
     /// What Redis makes of it, once it has.
     #[cfg(feature = "redis")]
     pub(crate) form: OnceLock<Form>,

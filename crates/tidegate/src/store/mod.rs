@@ -91,6 +91,13 @@ pub trait Store: Sized + Send + Sync + 'static {
         false
     }
 
+    /// The same, and what was decided.
+    #[doc(hidden)]
+    #[inline]
+    fn allow(_limiter: &Limiter<Self>, _attribute: Short, _value: Short) -> Option<Decision> {
+        None
+    }
+
     /// Forgets the keys of a hit.
     #[doc(hidden)]
     fn reset(limiter: &Limiter<Self>, hit: &Hit<'_>) -> Self::Reply<Decision>;

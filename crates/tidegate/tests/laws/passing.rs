@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tidegate::{Hit, Limiter, Override, Policy, Quota, Short};
+use tidegate::{Decision, Hit, Limiter, Override, Policy, Quota, Short};
 
 use crate::{
     traces::{Mix, case, for_every_algorithm, property},
@@ -14,6 +14,11 @@ fn passes(limiter: &Limiter) -> bool {
     limiter.pass(Short::of("key").unwrap(), Short::of(KEY).unwrap())
 }
 
+/// The same by the way that tells what was decided.
+fn allows(limiter: &Limiter) -> Option<Decision> {
+    limiter.allow(Short::of("key").unwrap(), Short::of(KEY).unwrap())
+}
+
 #[test]
 fn passing_and_checking_decide_and_charge_alike() {
     // Not refunds: what passes leaves no receipt.
@@ -22,23 +27,28 @@ fn passing_and_checking_decide_and_charge_alike() {
         200,
         |algorithm| case(algorithm, mix),
         |(scene, steps)| {
-            let (mut short, mut long) = (World::new(scene), World::new(scene));
+            let [mut short, mut told, mut long] = [World::new(scene), World::new(scene), World::new(scene)];
             for step in steps {
                 if !matches!(step, Step::Check(_)) {
-                    prop_assert_eq!(short.take(step), long.take(step));
+                    let answer = long.take(step);
+                    prop_assert_eq!([short.take(step), told.take(step)], [answer; 2]);
                 } else {
                     // By a handle that may be older than the policies, then by one that is not.
                     let passed = passes(&short.limiter) || passes(&short.limiter.clone());
-                    let answer = long.check(1);
-                    if passed {
-                        prop_assert!(answer.allowed);
-                    } else {
-                        prop_assert_eq!(short.check(1), answer);
-                    }
+                    let allowed = allows(&told.limiter).or_else(|| allows(&told.limiter.clone()));
+                    let decision = long.limiter.check(KEY);
+                    prop_assert_eq!(passed, allowed.is_some());
+                    let (short, told) = match allowed {
+                        Some(allowed) => (decision.clone(), allowed),
+                        None => (short.limiter.check(KEY), told.limiter.check(KEY)),
+                    };
+                    prop_assert!(decision.is_allowed() || !passed);
+                    let said = |decision: &Decision| format!("{decision:?}");
+                    prop_assert_eq!([said(&short), said(&told)], [said(&decision), said(&decision)]);
                 }
-                prop_assert_eq!(short.peek(1), long.peek(1));
+                prop_assert_eq!([short.peek(1), told.peek(1)], [long.peek(1), long.peek(1)]);
                 let stored = |world: &World| world.limiter.inspect(POLICY, KEY).unwrap();
-                prop_assert_eq!(stored(&short), stored(&long));
+                prop_assert_eq!([stored(&short), stored(&told)], [stored(&long), stored(&long)]);
             }
             Ok(())
         },
@@ -75,7 +85,7 @@ fn only_one_simple_policy_has_a_short_way() {
     for policies in no_way {
         let (limiter, _clock) = limiter_at(0, policies);
         let _ = limiter.check(Hit::from(KEY).lease("a"));
-        assert!(!passes(&limiter), "{limiter:?}");
+        assert!(!passes(&limiter) && allows(&limiter).is_none(), "{limiter:?}");
     }
     let (limiter, _clock) = limiter_at(0, [policy().shadow()]);
     (0..7).for_each(|_| assert!(passes(&limiter) || limiter.check(KEY).is_allowed()));

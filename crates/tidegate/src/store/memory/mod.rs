@@ -92,12 +92,14 @@ impl Store for Memory {
 
     #[inline]
     fn pass(limiter: &Limiter, attribute: Short, value: Short) -> bool {
-        match limiter.set.only_by(attribute) {
-            Some(prepared) if limiter.is_newest() => {
-                prepared.table.pass(&limiter.inner.store.seed, prepared, Key::of_short(value), limiter.now())
-            }
-            _ => false,
-        }
+        let Some(prepared) = limiter.only_by(attribute) else { return false };
+        prepared.table.pass(&limiter.inner.store.seed, prepared, Key::of_short(value), limiter.now())
+    }
+
+    #[inline]
+    fn allow(limiter: &Limiter, attribute: Short, value: Short) -> Option<Decision> {
+        let prepared = limiter.only_by(attribute)?;
+        prepared.table.allow(&limiter.inner.store.seed, prepared, Key::of_short(value), limiter.now())
     }
 
     fn reset(limiter: &Limiter, hit: &Hit<'_>) -> Decision {
@@ -179,6 +181,12 @@ impl Store for Memory {
 }
 
 impl Limiter {
+    /// The policy, if it is the only one and a simple one, keyed by this attribute and in force.
+    #[inline(always)]
+    fn only_by(&self, attribute: Short) -> Option<&Prepared> {
+        self.set.only_by(attribute).filter(|_| self.is_newest())
+    }
+
     /// One simple policy is the usual case and goes straight to its table.
     #[inline]
     fn decide_by(&self, set: &PolicySet, hit: &Hit<'_>, intent: Intent, now: u64) -> Decision {
@@ -378,6 +386,13 @@ macro_rules! tables {
             fn pass(&self, seed: &Seed, prepared: &Prepared, key: Key, now: u64) -> bool {
                 match self {
                     $(Self::$variant(shards) => shards.pass(seed, prepared, key, now),)*
+                }
+            }
+
+            #[inline]
+            fn allow(&self, seed: &Seed, prepared: &Prepared, key: Key, now: u64) -> Option<Decision> {
+                match self {
+                    $(Self::$variant(shards) => shards.allow(seed, prepared, key, now),)*
                 }
             }
 

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     Decision,
-    algorithm::{Charge, Evaluation, Plan, State, Stored},
+    algorithm::{Charge, Evaluation, Plan, State, Stored, Verdict},
     key::Key,
     packed::{Packer, Unpacker},
     set::Prepared,
@@ -126,6 +126,24 @@ impl<S: State> Shards<S> {
             entry.state.commit(plan, now, 1);
         }
         passes
+    }
+
+    /// The same, and what was decided. It is written from registers to where the caller wants it, as by [`decide`](Self::decide).
+    #[inline(never)]
+    pub(super) fn allow(&self, seed: &Seed, prepared: &Prepared, key: Key, now: u64) -> Option<Decision> {
+        let hash = seed.hash(key.words());
+        let mut shard = self.shard(hash).lock();
+        let place = shard.places.find(hash, key)?;
+        let (entry, plan) = (shard.places.at(place), prepared.plan(0));
+        let evaluation = entry.state.evaluate(plan, now, 1);
+        if entry.era() != prepared.era || evaluation.verdict != Verdict::Allowed {
+            return None;
+        }
+        let question = Question { cost: 1, plan, now, source: Source::Store, evaluation };
+        let answer = question.charge(&mut entry.state, Intent::Check);
+        drop(shard);
+        let ask = Ask { key, policy: 0, plan: 0, cost: 1, enforced: prepared.enforced };
+        Some(Decision::one(prepared, ask, answer))
     }
 
     #[cold]
