@@ -36,12 +36,6 @@ impl State for Arrival {
         Evaluation::new(plan, used, cost, || backlog - (plan.capacity - cost) * plan.interval)
     }
 
-    /// The same without a division.
-    #[inline]
-    fn allows(&self, plan: &Plan, now: u64, cost: u64) -> bool {
-        cost <= plan.capacity && self.backlog(plan, now) <= (plan.capacity - cost) * plan.interval
-    }
-
     #[inline]
     fn commit(&mut self, plan: &Plan, now: u64, cost: u64) -> Charge {
         let backlog = self.backlog(plan, now);
@@ -51,6 +45,18 @@ impl State for Arrival {
         *self = Self::new(plan, now, owed);
         let cost = if owed == wanted { cost } else { (owed - backlog) / plan.interval };
         Charge { at: now, cost }
+    }
+
+    /// Without a division, nor a look for a debt that what fits does not make.
+    #[inline]
+    fn take_one(&mut self, plan: &Plan, now: u64) -> bool {
+        let backlog = self.backlog(plan, now);
+        let wanted = backlog + plan.interval;
+        let fits = wanted <= plan.tolerance;
+        if fits {
+            *self = Self(now + wanted.min(MAX_REFILL.max(backlog)));
+        }
+        fits
     }
 
     #[inline]

@@ -28,14 +28,18 @@ pub(crate) trait State: Default + Clone + Send + 'static {
     /// What a hit of `cost` at `now` would get. Changes nothing; what has expired is skipped, not purged.
     fn evaluate(&self, plan: &Plan, now: u64, cost: u64) -> Evaluation;
 
-    /// Whether [`evaluate`](Self::evaluate) allows it, for who asks nothing else.
-    #[inline]
-    fn allows(&self, plan: &Plan, now: u64, cost: u64) -> bool {
-        self.evaluate(plan, now, cost).verdict == Verdict::Allowed
-    }
-
     /// Records a `cost` of at least 1, whether it fits or not.
     fn commit(&mut self, plan: &Plan, now: u64, cost: u64) -> Charge;
+
+    /// Records a cost of 1 if [`evaluate`](Self::evaluate) allows it, for who asks nothing else.
+    #[inline]
+    fn take_one(&mut self, plan: &Plan, now: u64) -> bool {
+        let allows = self.evaluate(plan, now, 1).verdict == Verdict::Allowed;
+        if allows {
+            self.commit(plan, now, 1);
+        }
+        allows
+    }
 
     /// How long until this equals no state, if nobody comes; 0 when it already does.
     fn reset_after(&self, plan: &Plan, now: u64) -> u64;

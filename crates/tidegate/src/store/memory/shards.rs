@@ -121,11 +121,7 @@ impl<S: State> Shards<S> {
         let mut shard = self.shard(hash).lock();
         let Some(place) = shard.places.find(hash, key) else { return false };
         let (entry, plan) = (shard.places.at(place), prepared.plan(0));
-        let passes = entry.era() == prepared.era && entry.state.allows(plan, now, 1);
-        if passes {
-            entry.state.commit(plan, now, 1);
-        }
-        passes
+        entry.era() == prepared.era && entry.state.take_one(plan, now)
     }
 
     /// The same, and what was decided. It is written from registers to where the caller wants it, as by [`decide`](Self::decide).
