@@ -35,13 +35,15 @@ impl Fields {
     }
 
     fn lists(decision: &Decision) -> Self {
-        let Some(state) = list(decision, |value, outcome| value.state(outcome), text) else { return Self::Nothing };
         let mut outcomes = told(decision);
-        let policy = match (outcomes.next(), outcomes.next()) {
-            (Some(only), None) => policy(&only),
-            _ => list(decision, |value, outcome| value.policy(outcome), text).expect("as many as there are states"),
-        };
-        Self::Lists { policy, state }
+        let (first, second) = (outcomes.next(), outcomes.next());
+        let Some(first) = first else { return Self::Nothing };
+        if second.is_none() {
+            // One policy is the usual case, and some of it is kept.
+            return Self::Lists { policy: policy(&first), state: member(|value| value.state(&first)) };
+        }
+        let all = |write: fn(&mut Value<'_>, &Outcome<'_>)| list(decision, write, text).expect("there are two at least");
+        Self::Lists { policy: all(|value, outcome| value.policy(outcome)), state: all(|value, outcome| value.state(outcome)) }
     }
 
     /// Tells it, once. Lists go on where another limit has begun them; of what is told once, the innermost limit's is kept.
@@ -91,6 +93,15 @@ fn take_back(headers: &mut HeaderMap, name: &HeaderName) {
 
 fn text(text: &[u8]) -> HeaderValue {
     HeaderValue::from_bytes(text).expect("names of policies and numbers")
+}
+
+/// A list of one.
+#[inline]
+fn member(write: impl FnOnce(&mut Value<'_>)) -> HeaderValue {
+    let mut room = [0; MEMBER];
+    let mut value = Value::new(&mut room);
+    write(&mut value);
+    text(value.written())
 }
 
 #[inline]
@@ -169,12 +180,7 @@ impl<K> Kept<K> {
 fn policy(outcome: &Outcome<'_>) -> HeaderValue {
     let (name, limit, quota, algorithm) = (outcome.policy_bytes(), outcome.limit(), outcome.quota(), outcome.algorithm());
     let is = |told: &Told| told.limit == limit && told.quota == quota && told.algorithm == algorithm && *told.name == *name;
-    let make = || {
-        let mut room = [0; MEMBER];
-        let mut value = Value::new(&mut room);
-        value.policy(outcome);
-        (Told { name: name.into(), limit, quota, algorithm }, text(value.written()))
-    };
+    let make = || (Told { name: name.into(), limit, quota, algorithm }, member(|value| value.policy(outcome)));
     // A thread that ends has no more of its own.
     POLICIES.try_with(|kept| kept.borrow_mut().get(limit, is, make)).unwrap_or_else(|_| make().1)
 }
