@@ -1,15 +1,21 @@
 //! What a layer costs a request: an axum app with it, over the same app without, called in process and not over a socket, which
-//! would take twenty times as long as either. CPU time of the thread, in slices that take turns: others on the machine, and what it
-//! does to its clock, then trouble all cases alike.
+//! would take twenty times as long as either. CPU time of the thread, in short slices that take turns: others on the machine, and what it
+//! does to its clock, then trouble all cases alike. Of the slices of a round the median counts, so that one that was interrupted does not, and
+//! figures are compared within a round before the median of the rounds is taken: from one to the next the machine may be another.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    net::SocketAddr,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
 
 use axum::{Router, body::Body, extract::ConnectInfo, http::Request, routing::get};
 use nix::time::{ClockId, clock_gettime};
 use tidegate::{Algorithm, Limiter, Policy, Quota};
 use tidegate_tower::{Dialect, RateLimitLayer, Reset, client_ip};
 use tokio::runtime::{Builder, Runtime};
-use tower::{Service, ServiceExt};
+use tower::{Service, ServiceExt, layer::layer_fn};
 use tower_governor::{GovernorLayer, governor::GovernorConfigBuilder};
 
 use crate::bars::{Bar, median};
@@ -37,7 +43,9 @@ struct Case {
 /// held to it without.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Does {
-    Nothing,
+    /// There is no limit, and no bar.
+    Pass,
+    Decides,
     /// Tells of the limit in headers; ours puts the decision into the extensions as well, as it does unless told otherwise.
     Tells,
     /// Only the latter, which nobody else does: a figure, and no bar.
@@ -47,35 +55,54 @@ enum Does {
 /// Measures and prints, and returns what must hold.
 pub(crate) fn run(quick: bool) -> Vec<Bar> {
     let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime can be had");
-    let slices: u64 = if quick { 10 } else { 50 };
-    let cases = cases();
-    let mut samples = vec![Vec::new(); cases.len()];
-    for _ in 0..ROUNDS {
-        let mut taken = vec![Duration::ZERO; cases.len()];
-        for _ in 0..slices {
-            for (case, taken) in cases.iter().zip(&mut taken) {
-                *taken += slice(&runtime, &case.app);
-            }
-        }
-        for (samples, taken) in samples.iter_mut().zip(taken) {
-            samples.push(taken.as_nanos() as f64 / (slices * SLICE) as f64);
-        }
-    }
-    let medians: Vec<f64> = samples.iter().map(|samples| median(samples)).collect();
+    let turns = if quick { 20 } else { 200 };
+    let cases = &*cases();
+    let rounds: Vec<Vec<f64>> = (0..ROUNDS).map(|_| round(&runtime, cases, turns)).collect();
+    let middle = |figure: &dyn Fn(&[f64]) -> f64| median(&rounds.iter().map(|round| figure(round)).collect::<Vec<_>>());
     println!(
         "\nHTTP: nanoseconds of CPU time per request in an axum app, and over the bare one; {QUOTA} per address, median of {ROUNDS} rounds.\n"
     );
-    for (case, median) in cases.iter().zip(&medians) {
-        println!("{:<34}{median:>8.0}{:>+8.0}", case.name, median - medians[0]);
+    for (at, case) in cases.iter().enumerate() {
+        println!("{:<34}{:>8.0}{:>+8.0}", case.name, middle(&|round| round[at]), middle(&|round| round[at] - round[0]));
     }
-    let over: Vec<f64> = medians.iter().map(|median| median - medians[0]).collect();
     let bar = |claim: &str, does: Does| {
-        let with = cases.iter().zip(&over).skip(1).filter(|(case, _)| case.does == does);
-        let (ours, theirs): (Vec<_>, Vec<_>) = with.partition(|(case, _)| case.is_ours);
-        let figures = ours.iter().map(|(case, over)| (case.name.to_owned(), *over / theirs[0].1)).collect();
+        let with = |is_ours| (0..cases.len()).filter(move |at| cases[*at].does == does && cases[*at].is_ours == is_ours);
+        let theirs = with(false).next().expect("a peer does the same");
+        let ratio = |ours: usize| middle(&|round| (round[ours] - round[0]) / (round[theirs] - round[0]));
+        let figures = with(true).map(|ours| (cases[ours].name.to_owned(), ratio(ours))).collect();
         Bar { claim: format!("layer over tower_governor's, {claim}"), ceiling: 1.0, figures }
     };
-    vec![bar("both with headers", Does::Tells), bar("neither with headers", Does::Nothing)]
+    vec![bar("both with headers", Does::Tells), bar("neither with headers", Does::Decides)]
+}
+
+/// Nanoseconds per request of each case.
+fn round(runtime: &Runtime, cases: &[Case], turns: usize) -> Vec<f64> {
+    let mut slices = vec![Vec::new(); cases.len()];
+    for turn in 0..turns {
+        // Each begins as often as any other.
+        for at in (0..cases.len()).map(|step| (turn + step) % cases.len()) {
+            slices[at].push(slice(runtime, &cases[at].app).as_nanos() as f64 / SLICE as f64);
+        }
+    }
+    slices.iter().map(|slices| median(slices)).collect()
+}
+
+/// What a layer costs that does nothing.
+#[derive(Clone)]
+struct Idle<I>(I);
+
+impl<I: Service<Request<Body>>> Service<Request<Body>> for Idle<I> {
+    type Response = I::Response;
+    type Error = I::Error;
+    type Future = I::Future;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), I::Error>> {
+        self.0.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> I::Future {
+        self.0.call(request)
+    }
 }
 
 fn bare() -> Router {
@@ -102,10 +129,11 @@ fn cases() -> Vec<Case> {
     // As an app is served: else axum would make the layers anew for each request.
     let case = |name, does, is_ours, app: Router| Case { name, does, is_ours, app: app.with_state(()) };
     vec![
-        case("bare", Does::Nothing, false, bare()),
-        case("tower_governor", Does::Nothing, false, governor(false)),
+        case("bare", Does::Pass, false, bare()),
+        case("a layer that does nothing", Does::Pass, false, bare().layer(layer_fn(Idle))),
+        case("tower_governor", Does::Decides, false, governor(false)),
         case("tower_governor, x-ratelimit", Does::Tells, false, governor(true)),
-        case("tidegate gcra, no extension", Does::Nothing, true, least),
+        case("tidegate gcra, no extension", Does::Decides, true, least),
         case("tidegate gcra", Does::Extends, true, ours(Algorithm::Gcra, Dialect::None)),
         case("tidegate gcra, draft", Does::Tells, true, ours(Algorithm::Gcra, Dialect::Draft)),
         case("tidegate gcra, x-ratelimit", Does::Tells, true, ours(Algorithm::Gcra, Dialect::XRateLimit(Reset::Delta))),
