@@ -410,3 +410,42 @@ async fn a_user_may_not_touch_another_prefix() {
     assert_eq!(sources(&decision), [Source::Fallback; 7]);
     assert_eq!(keys(&mut server.connection()), [""; 0]);
 }
+
+/// A thread that has a connection of its own is served by it, counts with all others, and takes it along when it ends.
+#[tokio::test]
+async fn a_thread_can_have_a_connection_of_its_own() {
+    let server = Server::start();
+    let limiter =
+        connected(Limiter::builder().policy(Policy::new("requests", Quota::per_day(3))).store(patient(&server.url()))).await;
+    let connects = || limiter.store().status().connects;
+    let clients = || -> usize {
+        let list: String = redis::cmd("CLIENT").arg("LIST").query(&mut server.connection()).unwrap();
+        // Without the one that asks.
+        list.lines().count() - 1
+    };
+    let (of_thread, ask) = (limiter.clone(), || limiter.check("a"));
+    assert!(ask().await.unwrap().is_allowed());
+    assert_eq!((connects(), clients()), (1, 1));
+    let thread = std::thread::spawn(move || {
+        assert!(!of_thread.store().connect_thread(), "there is no runtime");
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            assert!(of_thread.store().connect_thread());
+            assert!(of_thread.store().connect_thread(), "it has it already");
+            up(&of_thread).await;
+            let decision = of_thread.check("a").await.unwrap();
+            assert_eq!((decision.is_allowed(), sources(&decision)), (true, vec![Source::Store]));
+        });
+        of_thread
+    });
+    let of_thread = tokio::task::spawn_blocking(|| thread.join().unwrap()).await.unwrap();
+    assert_eq!(connects(), 2);
+    // The others go on by the one that they share.
+    assert!(of_thread.store().status().is_up);
+    assert!(ask().await.unwrap().is_allowed());
+    assert!(!ask().await.unwrap().is_allowed());
+    assert_eq!(limiter.store().status().fallbacks, 0);
+    while clients() > 1 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}

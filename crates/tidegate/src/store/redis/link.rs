@@ -89,13 +89,12 @@ enum Work {
 /// Who has work for the server.
 pub(super) struct Link {
     work: mpsc::Sender<Work>,
-    health: Arc<Health>,
+    up: Arc<AtomicBool>,
 }
 
-/// What is known of the server.
+/// What is known of the server, by all links to it.
 #[derive(Default)]
 pub(super) struct Health {
-    up: AtomicBool,
     /// The server's clock less this machine's, in microseconds.
     ahead: AtomicI64,
     pub(super) calls: AtomicU64,
@@ -109,22 +108,22 @@ pub(super) struct Health {
 
 impl Link {
     /// Starts the task. It ends when the link is dropped.
-    pub(super) fn start(client: redis::Client, patience: Duration, runtime: &tokio::runtime::Handle) -> Self {
+    pub(super) fn start(door: Door, patience: Duration, runtime: &tokio::runtime::Handle) -> Self {
         let (work, queue) = mpsc::channel(QUEUE);
-        let health = Arc::new(Health::default());
-        let door = Door { client, health: Arc::clone(&health) };
-        let task = Task { door, patience, health: Arc::clone(&health), scripts: Scripts::default() };
+        let up = Arc::new(AtomicBool::new(false));
+        let task = Task { patience, up: Arc::clone(&up), health: Arc::clone(&door.health), door, scripts: Scripts::default() };
         runtime.spawn(task.run(queue));
-        Self { work, health }
+        Self { work, up }
     }
 
     /// Whether there is a connection that answers; there is none when the runtime has gone.
     pub(super) fn is_up(&self) -> bool {
-        self.health.up.load(Relaxed) && !self.work.is_closed()
+        self.up.load(Relaxed) && !self.has_ended()
     }
 
-    pub(super) fn health(&self) -> &Health {
-        &self.health
+    /// Whether the task has gone, with its runtime.
+    pub(super) fn has_ended(&self) -> bool {
+        self.work.is_closed()
     }
 
     /// What the script answers to a hit. It is handed in at once: no future has to hold it.
@@ -195,6 +194,8 @@ struct Task {
     door: Door,
     /// How long a call may take.
     patience: Duration,
+    /// Whether there is a connection that answers.
+    up: Arc<AtomicBool>,
     health: Arc<Health>,
     scripts: Scripts,
 }
@@ -217,10 +218,10 @@ impl Task {
                     told = false;
                     *self.health.trouble.lock() = None;
                     self.health.connects.fetch_add(1, Relaxed);
-                    self.health.up.store(true, Relaxed);
+                    self.up.store(true, Relaxed);
                     let began = Instant::now();
                     let lost = self.serve(&mut connection, &mut queue).await;
-                    self.health.up.store(false, Relaxed);
+                    self.up.store(false, Relaxed);
                     match lost {
                         Lost::Done => return,
                         Lost::To(reason) => tracing::warn!(reason, "lost the store"),
