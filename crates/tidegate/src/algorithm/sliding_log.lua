@@ -1,4 +1,4 @@
--- sliding-log, version 3: the twin of sliding_log.rs. A sorted set: score = time; member = time, the cumulative cost up to and
+-- sliding-log, version 4: the twin of sliding_log.rs. A sorted set: score = time; member = time, the cumulative cost up to and
 -- with the entry, and its own if that is not 1 (7 bytes each). No question needs the whole set: what any range has cost is one
 -- subtraction. Entries of one microsecond are one member. After all of them stands the head: the time of the oldest entry, the
 -- cumulative cost before it (7 bytes each), and the plan. So the newest entry and the head are read together.
@@ -15,9 +15,10 @@ local HEAD = '9007199254740992'
 -- `member` is the newest entry, of time `newest` and end `last`. What another window had let go up to `floor` when this one came into
 -- force, it has.
 local key, head, written, oldest, base, member, newest, last, floor
--- Found by evaluate: the time to judge by, or nothing where no entry counts; time of the first entry that does, the end before it,
--- what all that do have cost, and up to when entries are gone, 0 if none is.
-local at, first, before, used, gone
+
+-- What has gone may stand there for a part of the window, one in so many, so that it goes together: to take out what has gone by each hit
+-- costs more than the hit.
+local LATE = 4
 
 -- Time, end and cost of the entry that a member is.
 local function parts(of)
@@ -28,89 +29,11 @@ local function parts(of)
   return unpack('>I7I7I7', of)
 end
 
-local function member_of(time, ends, cost)
-  if cost == 1 then
-    return pack('>I7I7', time, ends)
-  end
-  return pack('>I7I7I7', time, ends, cost)
-end
-
--- The entry at a rank, or the newest.
-local function at_rank(rank)
-  rank = text(rank)
-  local found = call('ZRANGE', key, rank, rank)[1]
-  return found and found ~= head and found or member
-end
-
--- The time to judge by: none where all entries have expired, or are so far ahead that the clock was wrong.
-local function effective(plan, time)
-  local window = plan.window
-  if newest and newest + window > time and newest <= time + window then
-    return newest > time and newest or time
-  end
-end
-
--- What has gone may stand there for a part of the window, one in so many, so that it goes together: to take out what has gone by each hit
--- costs more than the hit.
-local LATE = 4
-
 -- What those entries have cost that have gone, of a log of which the newest has not.
 local function cost_of_gone(of, plan, horizon, less)
   plan.horizon = plan.horizon or '(' .. text(horizon)
   local _, ends, its = parts(call('ZRANGE', of, plan.horizon, '+inf', 'BYSCORE', 'LIMIT', '0', '1')[1])
   return ends - its - less
-end
-
--- Finds the first entry after a time, before which all have gone.
-local function skip(cutoff)
-  local ends, its
-  gone = cutoff
-  first, ends, its = parts(call('ZRANGE', key, '(' .. text(cutoff), '+inf', 'BYSCORE', 'LIMIT', '0', '1')[1])
-  before = wrapping_sub(ends, its)
-end
-
--- The time of the first entry with which `need` of the cost has left, found by galloping over ranks from the first that counts.
-local function leaving(need)
-  local low, step = gone > 0 and call('ZCOUNT', key, '-inf', text(gone)) or 0, 1
-  local time, ends = parts(at_rank(low))
-  if wrapping_sub(ends, before) >= need then
-    return time
-  end
-  repeat
-    time, ends = parts(at_rank(low + step))
-    step = step * 2
-  until wrapping_sub(ends, before) >= need
-  local high = low + step / 2
-  low = low + math.floor(step / 4)
-  while high - low > 1 do
-    local middle = math.floor((low + high) / 2)
-    local candidate_time, candidate_ends = parts(at_rank(middle))
-    if wrapping_sub(candidate_ends, before) < need then
-      low = middle
-    else
-      high, time = middle, candidate_time
-    end
-  end
-  return time
-end
-
--- Adds an entry, if there is one, and a new head; then the old one goes, and what does not count. In this order: to add may fail for
--- want of memory.
-local function renew(plan, time, entry)
-  local old = head
-  oldest, base, written = first, before, plan.text
-  head = pack('>I7I7', first, before) .. written
-  if entry then
-    call('ZADD', key, HEAD, head, time, entry)
-  else
-    call('ZADD', key, HEAD, head)
-  end
-  if old and old ~= head then
-    call('ZREM', key, old)
-  end
-  if gone > 0 then
-    call('ZREMRANGEBYSCORE', key, '-inf', text(gone))
-  end
 end
 
 -- A TTL that outlasts every entry of the same stretch of time, a window long: so it need not be set for each.
@@ -150,156 +73,237 @@ function log.load(of, plan, cost)
   return under
 end
 
-function log.evaluate(plan, cost)
-  local window, capacity = plan.window, plan.capacity
-  if not newest then
-    at = nil
-  elseif newest > now then
-    at = effective(plan, now)
-  else
-    at = newest + window > now and now or nil
-  end
-  if not at then
-    return 0, judge(capacity, 0, cost), 0
-  end
-  local cutoff = at - window
-  if cutoff < floor then
-    cutoff = floor
-  end
-  if oldest > cutoff then
-    first, before, gone = oldest, base, 0
-  else
-    skip(cutoff)
-  end
-  used = last - before
-  if used < 0 then
-    used = wrapping_sub(last, before)
-  end
-  local lasts = newest + window - now
-  if cost <= capacity - used then
-    return used, ALLOWED, lasts
-  end
-  return used, judge(capacity, used, cost) or leaving(used - (capacity - cost)) + window - now, lasts
-end
+-- What only other than the usual hits need.
+function log.more()
+  -- Found by evaluate: the time to judge by, or nothing where no entry counts; time of the first entry that does, the end before it,
+  -- what all that do have cost, and up to when entries are gone, 0 if none is.
+  local at, first, before, used, gone
 
-function log.commit(plan, cost)
-  local window = plan.window
-  if not at then
-    cost = math.min(cost, MAX)
-    if written then
-      call('DEL', key)
+  local function member_of(time, ends, cost)
+    if cost == 1 then
+      return pack('>I7I7', time, ends)
     end
-    head, at, newest, last, floor = nil, now, now, cost, 0
-    first, before, used, gone = now, 0, 0, 0
-    member = member_of(now, cost, cost)
-    renew(plan, NOW, member)
-    keep(plan, now)
-    return now, cost, window
+    return pack('>I7I7I7', time, ends, cost)
   end
-  if cost > MAX - used then
-    cost = MAX - used
-  end
-  local had, had_member, own, time = newest, member, cost, NOW
-  if at == had then
-    local _, _, its = parts(member)
-    own = cost + its
-  end
-  if at ~= now then
-    time = text(at)
-  end
-  last, newest = wrapping_add(last, cost), at
-  member = own == 1 and pack('>I7I7', at, last) or pack('>I7I7I7', at, last, own)
-  local expires = had < at - at % window
-  if gone == 0 and written == plan.text then
-    call('ZADD', key, time, member)
-  else
-    expires = expires or written ~= plan.text
-    renew(plan, time, member)
-  end
-  if at == had and member ~= had_member then
-    call('ZREM', key, had_member)
-  end
-  if expires then
-    keep(plan, at)
-  end
-  return at, cost, at + window - now
-end
 
-function log.rarely()
-  log.terms = { 'window', 'grain' }
+  -- The entry at a rank, or the newest.
+  local function at_rank(rank)
+    rank = text(rank)
+    local found = call('ZRANGE', key, rank, rank)[1]
+    return found and found ~= head and found or member
+  end
 
-  -- Moves the ends of the entries at ranks `from` to `to` by `back`, up or down.
-  local function move(from, to, shift, back)
-    for rank = from, to do
-      local moved = at_rank(rank)
-      local time, ends, cost = parts(moved)
-      call('ZREM', key, moved)
-      call('ZADD', key, text(time), member_of(time, shift(ends, back), cost))
+  -- The time to judge by: none where all entries have expired, or are so far ahead that the clock was wrong.
+  local function effective(plan, time)
+    local window = plan.window
+    if newest and newest + window > time and newest <= time + window then
+      return newest > time and newest or time
     end
   end
 
-  -- The entry gives back what it can; the ends of all later ones or of all earlier ones, whichever are fewer, move with it.
-  function log.refund(plan, when, amount)
-    if not at then
-      return
+  -- Finds the first entry after a time, before which all have gone.
+  local function skip(cutoff)
+    local ends, its
+    gone = cutoff
+    first, ends, its = parts(call('ZRANGE', key, '(' .. text(cutoff), '+inf', 'BYSCORE', 'LIMIT', '0', '1')[1])
+    before = wrapping_sub(ends, its)
+  end
+
+  -- The time of the first entry with which `need` of the cost has left, found by galloping over ranks from the first that counts.
+  local function leaving(need)
+    local low, step = gone > 0 and call('ZCOUNT', key, '-inf', text(gone)) or 0, 1
+    local time, ends = parts(at_rank(low))
+    if wrapping_sub(ends, before) >= need then
+      return time
     end
-    renew(plan)
-    local given = when > 0 and call('ZRANGE', key, text(when), text(when), 'BYSCORE')[1]
-    if given then
-      local _, ends, cost = parts(given)
-      local back = math.min(amount, cost)
-      local rank, count = call('ZRANK', key, given), call('ZCARD', key) - 1
-      local later = count - 1 - rank <= rank
-      call('ZREM', key, given)
-      if later then
-        move(rank, count - 2, wrapping_sub, back)
+    repeat
+      time, ends = parts(at_rank(low + step))
+      step = step * 2
+    until wrapping_sub(ends, before) >= need
+    local high = low + step / 2
+    low = low + math.floor(step / 4)
+    while high - low > 1 do
+      local middle = math.floor((low + high) / 2)
+      local candidate_time, candidate_ends = parts(at_rank(middle))
+      if wrapping_sub(candidate_ends, before) < need then
+        low = middle
       else
-        move(0, rank - 1, wrapping_add, back)
+        high, time = middle, candidate_time
       end
-      if back < cost then
-        call('ZADD', key, text(when), member_of(when, later and wrapping_sub(ends, back) or ends, cost - back))
-      elseif count == 1 then
+    end
+    return time
+  end
+
+  -- Adds an entry, if there is one, and a new head; then the old one goes, and what does not count. In this order: to add may fail for
+  -- want of memory.
+  local function renew(plan, time, entry)
+    local old = head
+    oldest, base, written = first, before, plan.text
+    head = pack('>I7I7', first, before) .. written
+    if entry then
+      call('ZADD', key, HEAD, head, time, entry)
+    else
+      call('ZADD', key, HEAD, head)
+    end
+    if old and old ~= head then
+      call('ZREM', key, old)
+    end
+    if gone > 0 then
+      call('ZREMRANGEBYSCORE', key, '-inf', text(gone))
+    end
+  end
+
+  function log.evaluate(plan, cost)
+    local window, capacity = plan.window, plan.capacity
+    if not newest then
+      at = nil
+    elseif newest > now then
+      at = effective(plan, now)
+    else
+      at = newest + window > now and now or nil
+    end
+    if not at then
+      return 0, judge(capacity, 0, cost), 0
+    end
+    local cutoff = at - window
+    if cutoff < floor then
+      cutoff = floor
+    end
+    if oldest > cutoff then
+      first, before, gone = oldest, base, 0
+    else
+      skip(cutoff)
+    end
+    used = last - before
+    if used < 0 then
+      used = wrapping_sub(last, before)
+    end
+    local lasts = newest + window - now
+    if cost <= capacity - used then
+      return used, ALLOWED, lasts
+    end
+    return used, judge(capacity, used, cost) or leaving(used - (capacity - cost)) + window - now, lasts
+  end
+
+  function log.commit(plan, cost)
+    local window = plan.window
+    if not at then
+      cost = math.min(cost, MAX)
+      if written then
         call('DEL', key)
+      end
+      head, at, newest, last, floor = nil, now, now, cost, 0
+      first, before, used, gone = now, 0, 0, 0
+      member = member_of(now, cost, cost)
+      renew(plan, NOW, member)
+      keep(plan, now)
+      return now, cost, window
+    end
+    if cost > MAX - used then
+      cost = MAX - used
+    end
+    local had, had_member, own, time = newest, member, cost, NOW
+    if at == had then
+      local _, _, its = parts(member)
+      own = cost + its
+    end
+    if at ~= now then
+      time = text(at)
+    end
+    last, newest = wrapping_add(last, cost), at
+    member = own == 1 and pack('>I7I7', at, last) or pack('>I7I7I7', at, last, own)
+    local expires = had < at - at % window
+    if gone == 0 and written == plan.text then
+      call('ZADD', key, time, member)
+    else
+      expires = expires or written ~= plan.text
+      renew(plan, time, member)
+    end
+    if at == had and member ~= had_member then
+      call('ZREM', key, had_member)
+    end
+    if expires then
+      keep(plan, at)
+    end
+    return at, cost, at + window - now
+  end
+
+  function log.rarely()
+    log.terms = { 'window', 'grain' }
+
+    -- Moves the ends of the entries at ranks `from` to `to` by `back`, up or down.
+    local function move(from, to, shift, back)
+      for rank = from, to do
+        local moved = at_rank(rank)
+        local time, ends, cost = parts(moved)
+        call('ZREM', key, moved)
+        call('ZADD', key, text(time), member_of(time, shift(ends, back), cost))
+      end
+    end
+
+    -- The entry gives back what it can; the ends of all later ones or of all earlier ones, whichever are fewer, move with it.
+    function log.refund(plan, when, amount)
+      if not at then
         return
       end
-      skip(0)
-      gone = 0
       renew(plan)
+      local given = when > 0 and call('ZRANGE', key, text(when), text(when), 'BYSCORE')[1]
+      if given then
+        local _, ends, cost = parts(given)
+        local back = math.min(amount, cost)
+        local rank, count = call('ZRANK', key, given), call('ZCARD', key) - 1
+        local later = count - 1 - rank <= rank
+        call('ZREM', key, given)
+        if later then
+          move(rank, count - 2, wrapping_sub, back)
+        else
+          move(0, rank - 1, wrapping_add, back)
+        end
+        if back < cost then
+          call('ZADD', key, text(when), member_of(when, later and wrapping_sub(ends, back) or ends, cost - back))
+        elseif count == 1 then
+          call('DEL', key)
+          return
+        end
+        skip(0)
+        gone = 0
+        renew(plan)
+      end
+      keep(plan, newest)
     end
-    keep(plan, newest)
-  end
 
-  -- Keeps what the old window still held.
-  function log.convert(old, new, since)
-    local time = effective(old, since)
-    if time then
-      floor = math.max(time - old.window, floor)
-    else
-      newest = nil
+    -- Keeps what the old window still held.
+    function log.convert(old, new, since)
+      local time = effective(old, since)
+      if time then
+        floor = math.max(time - old.window, floor)
+      else
+        newest = nil
+      end
+      return not time
     end
-    return not time
-  end
 
-  function log.stamp()
-    return newest
-  end
-
-  function log.persist(plan)
-    if newest and newest + plan.window > now then
-      skip(floor)
-      renew(plan)
-      call('PEXPIRE', key, ttl(math.max(newest - newest % plan.window + 2 * plan.window - now, 0)))
+    function log.stamp()
+      return newest
     end
-  end
 
-  function log.inspect()
-    local entries = {}
-    for _, of in ipairs(call('ZRANGE', key, text(-INSPECTED - 1), '-2')) do
-      local time, _, cost = parts(of)
-      table.insert(entries, time)
-      table.insert(entries, cost)
+    function log.persist(plan)
+      if newest and newest + plan.window > now then
+        skip(floor)
+        renew(plan)
+        call('PEXPIRE', key, ttl(math.max(newest - newest % plan.window + 2 * plan.window - now, 0)))
+      end
     end
-    return {}, entries
+
+    function log.inspect()
+      local entries = {}
+      for _, of in ipairs(call('ZRANGE', key, text(-INSPECTED - 1), '-2')) do
+        local time, _, cost = parts(of)
+        table.insert(entries, time)
+        table.insert(entries, cost)
+      end
+      return {}, entries
+    end
   end
 end
 

@@ -1,4 +1,4 @@
--- sliding-window, version 3: the twin of sliding_window.rs. A string: the head, with all that nearly every hit needs: the desk (below),
+-- sliding-window, version 4: the twin of sliding_window.rs. A string: the head, with all that nearly every hit needs: the desk (below),
 -- newest, used, the number of older grains, oldest, base, and which slot has the first of them, of how many (7 bytes each), and the
 -- plan; then the slots, a ring, in which each grain but the newest has its time and the cumulative cost up to and with it (7 bytes
 -- each). No question needs the whole string.
@@ -17,8 +17,6 @@ local BETWEEN = { [0] = sub(DESK, 1, 42), sub(DESK, 1, 28), sub(DESK, 1, 14), ''
 
 -- What another window had let go up to `floor` when this one came into force, it has.
 local key, head, written, newest, used, oldest, base, older, first, slots, floor
--- Found by evaluate: the time to judge by, or nothing where no grain counts, and how many of the older ones have expired then.
-local at, expired
 
 -- More than any resolution needs: a head that says so is not ours, and nothing is made as large as it says.
 local MOST = 1000000
@@ -26,129 +24,6 @@ local function assure(older, slots)
   if older > slots or slots > MOST or slots < 4 or slots % 4 > 0 then
     error('not a window of ours')
   end
-end
-
--- Whether two times fall in one grain.
-local function one_grain(plan, one, other)
-  local grain = plan.grain
-  return one - one % grain == other - other % grain
-end
-
--- Where one of the older grains is, the first being 0: on the desk, if it is of the four that is not full, or in its slot.
-local function slot(index)
-  assure(older, slots)
-  local at = (first + index) % slots
-  if index >= older - (first + older) % slots % 4 then
-    return at % 4 * 14
-  end
-  return SLOTS + at * 14
-end
-
--- Time and end of one of the older grains.
-local function grain_at(index)
-  local from = slot(index)
-  local time, ends = unpack('>I7I7', call('GETRANGE', key, text(from), text(from + 13)))
-  return time, ends
-end
-
-local function set_grain(index, time, ends)
-  call('SETRANGE', key, text(slot(index)), pack('>I7I7', time, ends))
-end
-
--- How many of the older grains come before the first of which `which` (1 its time, 2 its end less the base) is at least `least`, and
--- that one's time and end; galloping from the oldest.
-local function partition(which, least)
-  local low, high, step = -1, 0, 1
-  local time, ends
-  local function holds(index)
-    local its_time, its_ends = grain_at(index)
-    if (which == 1 and its_time or wrapping_sub(its_ends, base)) >= least then
-      time, ends = its_time, its_ends
-      return true
-    end
-  end
-  while high < older and not holds(high) do
-    low, high, step = high, high + step, step * 2
-  end
-  if high > older then
-    high = older
-  end
-  while high - low > 1 do
-    local middle = math.floor((low + high) / 2)
-    if holds(middle) then
-      high = middle
-    else
-      low = middle
-    end
-  end
-  return high, time, ends
-end
-
--- The cost of the first `n` of the older grains.
-local function cost_of(n)
-  if n == 0 then
-    return 0
-  end
-  local _, ends = grain_at(n - 1)
-  return wrapping_sub(ends, base)
-end
-
--- The time to judge by: none where all grains have expired, or are so far ahead that the clock was wrong.
-local function effective(plan, time)
-  local window = plan.window
-  if used > 0 and newest + window > time and newest <= time + window then
-    return newest > time and newest or time
-  end
-end
-
--- The time of the first grain with which `need` of the cost has left.
-local function leaving(need)
-  if older == 0 then
-    return newest
-  elseif need <= 1 then
-    return oldest
-  end
-  local _, time = partition(2, need)
-  return time or newest
-end
-
--- Writes the head anew.
-local function save(plan)
-  local numbers = pack('>I7I7I7I7I7I7I7', newest, used, older, oldest, base, first, slots) .. plan.text
-  head = sub(head, 1, NUMBERS) .. numbers
-  call('SETRANGE', key, '56', numbers)
-end
-
--- How many grains besides the newest there can be, and one to spare, in fours.
-local function enough(plan)
-  return math.ceil((math.floor(plan.window / plan.grain) + 2) / 4) * 4
-end
-
--- Lets the older grains that have expired go: their slots are free.
-local function purge(plan)
-  local _, ends = grain_at(expired - 1)
-  oldest = expired < older and grain_at(expired) or newest
-  used, base, older = used - wrapping_sub(ends, base), ends, older - expired
-  first, expired = (first + expired) % slots, 0
-  save(plan)
-end
-
--- Makes a ring of so many slots. The one question that needs all of it, and only of what was written under a finer grain.
-local function lay_out(plan, wanted)
-  assure(older, slots)
-  local placed = (first + older) % slots % 4
-  local on_desk = math.min(placed, older)
-  local rest = older - on_desk
-  local run, from = math.min(rest, slots - first), SLOTS + first * 14
-  local laid = run > 0 and call('GETRANGE', key, text(from), text(from + run * 14 - 1)) or ''
-  if rest > run then
-    laid = laid .. call('GETRANGE', key, text(SLOTS), text(SLOTS + (rest - run) * 14 - 1))
-  end
-  laid = laid .. sub(head, (placed - on_desk) * 14 + 1, placed * 14)
-  local desk = sub(laid, (older - older % 4) * 14 + 1)
-  first, slots = 0, wanted
-  head = desk .. sub(DESK, #desk + 1) .. pack('>I7I7I7I7I7I7I7', newest, used, older, oldest, base, first, slots) .. plan.text
-  call('SET', key, head .. laid .. string.rep('\0', slots * 14 - #laid), 'KEEPTTL')
 end
 
 -- A string that grows is given twice the room that it needs then, and so a window's up to twice what it ever needs. Early on, before
@@ -267,182 +142,311 @@ function grains.load(of, plan, cost)
   return under
 end
 
-function grains.evaluate(plan, cost)
-  local window, capacity = plan.window, plan.capacity
-  expired = 0
-  if used == 0 then
-    at = nil
-  elseif newest > now then
-    at = effective(plan, now)
-  else
-    at = newest + window > now and now or nil
-  end
-  if not at then
-    return 0, judge(capacity, 0, cost), 0
-  end
-  local cutoff, gone, lasts = at - window, 0, newest + window - now
-  if cutoff < floor then
-    cutoff = floor
-  end
-  if oldest <= cutoff and older > 0 then
-    expired = partition(1, cutoff + 1)
-    gone = cost_of(expired)
-  end
-  local live = used - gone
-  if cost <= capacity - live then
-    return live, ALLOWED, lasts
-  end
-  return live, judge(capacity, live, cost) or leaving(gone + live - (capacity - cost)) + window - now, lasts
-end
+-- What only other than the usual hits need.
+function grains.more()
+  -- Found by evaluate: the time to judge by, or nothing where no grain counts, and how many of the older ones have expired then.
+  local at, expired
 
-function grains.commit(plan, cost)
-  local before, window = newest, plan.window
-  if not at then
-    cost = math.min(cost, MAX)
-    at, written, newest, used, oldest, base, older, floor = now, plan.text, now, cost, now, 0, 0, 0
-    first, slots = 0, enough(plan)
-    head = DESK .. pack('>I7I7I7I7I7I7I7', now, cost, 0, now, 0, 0, slots) .. written
-    call('SET', key, head, 'PX', ttl(2 * window - now % window))
-    return now, cost, window
+  -- Whether two times fall in one grain.
+  local function one_grain(plan, one, other)
+    local grain = plan.grain
+    return one - one % grain == other - other % grain
   end
-  if expired > 0 then
-    purge(plan)
-  end
-  if cost > MAX - used then
-    cost = MAX - used
-  end
-  if older >= slots and not one_grain(plan, before, at) then
-    lay_out(plan, 2 * slots)
-  end
-  newest = at
-  used, older = add(plan, at, cost, before, used, older, base, first, slots)
-  oldest = older > 0 and oldest or at
-  return at, cost, at + window - now
-end
 
-function grains.rarely()
-  grains.terms = { 'window', 'grain' }
-
-  -- Slots that a conversion needs.
-  local needed = 0
-
-  -- One grain less. Where the last four were full they are not any more, and stand on the desk.
-  local function shorten()
-    local tail = (first + older) % slots
-    if tail % 4 == 0 then
-      local from = SLOTS + (tail - 4) % slots * 14
-      head = call('GETRANGE', key, text(from), text(from + 55)) .. sub(head, NUMBERS + 1)
-      call('SETRANGE', key, '0', sub(head, 1, NUMBERS))
+  -- Where one of the older grains is, the first being 0: on the desk, if it is of the four that is not full, or in its slot.
+  local function slot(index)
+    assure(older, slots)
+    local at = (first + index) % slots
+    if index >= older - (first + older) % slots % 4 then
+      return at % 4 * 14
     end
-    older = older - 1
+    return SLOTS + at * 14
   end
 
-  -- Moves the ends of grains by `back`, up or down.
-  local function move(from, to, shift, back)
-    for i = from, to do
-      local time, ends = grain_at(i)
-      set_grain(i, time, shift(ends, back))
+  -- Time and end of one of the older grains.
+  local function grain_at(index)
+    local from = slot(index)
+    local time, ends = unpack('>I7I7', call('GETRANGE', key, text(from), text(from + 13)))
+    return time, ends
+  end
+
+  local function set_grain(index, time, ends)
+    call('SETRANGE', key, text(slot(index)), pack('>I7I7', time, ends))
+  end
+
+  -- How many of the older grains come before the first of which `which` (1 its time, 2 its end less the base) is at least `least`, and
+  -- that one's time and end; galloping from the oldest.
+  local function partition(which, least)
+    local low, high, step = -1, 0, 1
+    local time, ends
+    local function holds(index)
+      local its_time, its_ends = grain_at(index)
+      if (which == 1 and its_time or wrapping_sub(its_ends, base)) >= least then
+        time, ends = its_time, its_ends
+        return true
+      end
+    end
+    while high < older and not holds(high) do
+      low, high, step = high, high + step, step * 2
+    end
+    if high > older then
+      high = older
+    end
+    while high - low > 1 do
+      local middle = math.floor((low + high) / 2)
+      if holds(middle) then
+        high = middle
+      else
+        low = middle
+      end
+    end
+    return high, time, ends
+  end
+
+  -- The cost of the first `n` of the older grains.
+  local function cost_of(n)
+    if n == 0 then
+      return 0
+    end
+    local _, ends = grain_at(n - 1)
+    return wrapping_sub(ends, base)
+  end
+
+  -- The time to judge by: none where all grains have expired, or are so far ahead that the clock was wrong.
+  local function effective(plan, time)
+    local window = plan.window
+    if used > 0 and newest + window > time and newest <= time + window then
+      return newest > time and newest or time
     end
   end
 
-  -- The grain gives back what it can; the ends of all later ones or of all earlier ones, whichever are fewer, move with it.
-  function grains.refund(plan, when, amount)
+  -- The time of the first grain with which `need` of the cost has left.
+  local function leaving(need)
+    if older == 0 then
+      return newest
+    elseif need <= 1 then
+      return oldest
+    end
+    local _, time = partition(2, need)
+    return time or newest
+  end
+
+  -- Writes the head anew.
+  local function save(plan)
+    local numbers = pack('>I7I7I7I7I7I7I7', newest, used, older, oldest, base, first, slots) .. plan.text
+    head = sub(head, 1, NUMBERS) .. numbers
+    call('SETRANGE', key, '56', numbers)
+  end
+
+  -- How many grains besides the newest there can be, and one to spare, in fours.
+  local function enough(plan)
+    return math.ceil((math.floor(plan.window / plan.grain) + 2) / 4) * 4
+  end
+
+  -- Lets the older grains that have expired go: their slots are free.
+  local function purge(plan)
+    local _, ends = grain_at(expired - 1)
+    oldest = expired < older and grain_at(expired) or newest
+    used, base, older = used - wrapping_sub(ends, base), ends, older - expired
+    first, expired = (first + expired) % slots, 0
+    save(plan)
+  end
+
+  -- Makes a ring of so many slots. The one question that needs all of it, and only of what was written under a finer grain.
+  local function lay_out(plan, wanted)
+    assure(older, slots)
+    local placed = (first + older) % slots % 4
+    local on_desk = math.min(placed, older)
+    local rest = older - on_desk
+    local run, from = math.min(rest, slots - first), SLOTS + first * 14
+    local laid = run > 0 and call('GETRANGE', key, text(from), text(from + run * 14 - 1)) or ''
+    if rest > run then
+      laid = laid .. call('GETRANGE', key, text(SLOTS), text(SLOTS + (rest - run) * 14 - 1))
+    end
+    laid = laid .. sub(head, (placed - on_desk) * 14 + 1, placed * 14)
+    local desk = sub(laid, (older - older % 4) * 14 + 1)
+    first, slots = 0, wanted
+    head = desk .. sub(DESK, #desk + 1) .. pack('>I7I7I7I7I7I7I7', newest, used, older, oldest, base, first, slots) .. plan.text
+    call('SET', key, head .. laid .. string.rep('\0', slots * 14 - #laid), 'KEEPTTL')
+  end
+
+  function grains.evaluate(plan, cost)
+    local window, capacity = plan.window, plan.capacity
+    expired = 0
+    if used == 0 then
+      at = nil
+    elseif newest > now then
+      at = effective(plan, now)
+    else
+      at = newest + window > now and now or nil
+    end
     if not at then
-      return
+      return 0, judge(capacity, 0, cost), 0
+    end
+    local cutoff, gone, lasts = at - window, 0, newest + window - now
+    if cutoff < floor then
+      cutoff = floor
+    end
+    if oldest <= cutoff and older > 0 then
+      expired = partition(1, cutoff + 1)
+      gone = cost_of(expired)
+    end
+    local live = used - gone
+    if cost <= capacity - live then
+      return live, ALLOWED, lasts
+    end
+    return live, judge(capacity, live, cost) or leaving(gone + live - (capacity - cost)) + window - now, lasts
+  end
+
+  function grains.commit(plan, cost)
+    local before, window = newest, plan.window
+    if not at then
+      cost = math.min(cost, MAX)
+      at, written, newest, used, oldest, base, older, floor = now, plan.text, now, cost, now, 0, 0, 0
+      first, slots = 0, enough(plan)
+      head = DESK .. pack('>I7I7I7I7I7I7I7', now, cost, 0, now, 0, 0, slots) .. written
+      call('SET', key, head, 'PX', ttl(2 * window - now % window))
+      return now, cost, window
     end
     if expired > 0 then
       purge(plan)
     end
-    local index, time, ends = partition(1, when)
-    if not time then
-      -- Only the newest is left to have it.
-      local own = used - cost_of(older)
-      if when <= newest and one_grain(plan, when, newest) then
-        used = used - math.min(amount, own)
-        if amount >= own and older == 0 then
-          call('DEL', key)
-          return
-        elseif amount >= own then
-          -- The one before it is now the newest.
-          newest = grain_at(older - 1)
-          shorten()
-          oldest = older > 0 and oldest or newest
-        end
+    if cost > MAX - used then
+      cost = MAX - used
+    end
+    if older >= slots and not one_grain(plan, before, at) then
+      lay_out(plan, 2 * slots)
+    end
+    newest = at
+    used, older = add(plan, at, cost, before, used, older, base, first, slots)
+    oldest = older > 0 and oldest or at
+    return at, cost, at + window - now
+  end
+
+  function grains.rarely()
+    grains.terms = { 'window', 'grain' }
+
+    -- Slots that a conversion needs.
+    local needed = 0
+
+    -- One grain less. Where the last four were full they are not any more, and stand on the desk.
+    local function shorten()
+      local tail = (first + older) % slots
+      if tail % 4 == 0 then
+        local from = SLOTS + (tail - 4) % slots * 14
+        head = call('GETRANGE', key, text(from), text(from + 55)) .. sub(head, NUMBERS + 1)
+        call('SETRANGE', key, '0', sub(head, 1, NUMBERS))
       end
-    elseif one_grain(plan, when, time) then
-      local own = wrapping_sub(ends, base) - cost_of(index)
-      local back = math.min(amount, own)
-      if older - index <= index then
-        move(index, older - 1, wrapping_sub, back)
-      else
-        move(0, index - 1, wrapping_add, back)
-        base = wrapping_add(base, back)
-      end
-      used = used - back
-      if back == own then
-        for i = index, older - 2 do
-          set_grain(i, grain_at(i + 1))
-        end
-        shorten()
-        oldest = older > 0 and grain_at(0) or newest
+      older = older - 1
+    end
+
+    -- Moves the ends of grains by `back`, up or down.
+    local function move(from, to, shift, back)
+      for i = from, to do
+        local time, ends = grain_at(i)
+        set_grain(i, time, shift(ends, back))
       end
     end
-    save(plan)
-    keep(plan, newest)
-  end
 
-  -- Keeps what the old window still held.
-  function grains.convert(old, new, since)
-    local time = effective(old, since)
-    if time then
-      floor = math.max(time - old.window, floor)
-      needed = older - older % 4 + 4 + enough(new)
-    else
-      used = 0
-    end
-    return not time
-  end
-
-  function grains.stamp()
-    return newest
-  end
-
-  function grains.persist(plan)
-    if used > 0 and newest + plan.window > now then
-      expired = older > 0 and oldest <= floor and partition(1, floor + 1) or 0
+    -- The grain gives back what it can; the ends of all later ones or of all earlier ones, whichever are fewer, move with it.
+    function grains.refund(plan, when, amount)
+      if not at then
+        return
+      end
       if expired > 0 then
         purge(plan)
       end
-      if needed > slots then
-        lay_out(plan, needed)
-      else
-        save(plan)
+      local index, time, ends = partition(1, when)
+      if not time then
+        -- Only the newest is left to have it.
+        local own = used - cost_of(older)
+        if when <= newest and one_grain(plan, when, newest) then
+          used = used - math.min(amount, own)
+          if amount >= own and older == 0 then
+            call('DEL', key)
+            return
+          elseif amount >= own then
+            -- The one before it is now the newest.
+            newest = grain_at(older - 1)
+            shorten()
+            oldest = older > 0 and oldest or newest
+          end
+        end
+      elseif one_grain(plan, when, time) then
+        local own = wrapping_sub(ends, base) - cost_of(index)
+        local back = math.min(amount, own)
+        if older - index <= index then
+          move(index, older - 1, wrapping_sub, back)
+        else
+          move(0, index - 1, wrapping_add, back)
+          base = wrapping_add(base, back)
+        end
+        used = used - back
+        if back == own then
+          for i = index, older - 2 do
+            set_grain(i, grain_at(i + 1))
+          end
+          shorten()
+          oldest = older > 0 and grain_at(0) or newest
+        end
       end
-      written = plan.text
+      save(plan)
       keep(plan, newest)
     end
-    needed = 0
-  end
 
-  function grains.inspect()
-    local entries = {}
-    local skipped = math.max(older + 1 - INSPECTED, 0)
-    local before = base
-    if skipped > 0 then
-      local _
-      _, before = grain_at(skipped - 1)
+    -- Keeps what the old window still held.
+    function grains.convert(old, new, since)
+      local time = effective(old, since)
+      if time then
+        floor = math.max(time - old.window, floor)
+        needed = older - older % 4 + 4 + enough(new)
+      else
+        used = 0
+      end
+      return not time
     end
-    for i = skipped, older - 1 do
-      local time, ends = grain_at(i)
-      table.insert(entries, time)
-      table.insert(entries, wrapping_sub(ends, before))
-      before = ends
+
+    function grains.stamp()
+      return newest
     end
-    if used > 0 then
-      table.insert(entries, newest)
-      table.insert(entries, wrapping_sub(wrapping_add(base, used), before))
+
+    function grains.persist(plan)
+      if used > 0 and newest + plan.window > now then
+        expired = older > 0 and oldest <= floor and partition(1, floor + 1) or 0
+        if expired > 0 then
+          purge(plan)
+        end
+        if needed > slots then
+          lay_out(plan, needed)
+        else
+          save(plan)
+        end
+        written = plan.text
+        keep(plan, newest)
+      end
+      needed = 0
     end
-    return {}, entries
+
+    function grains.inspect()
+      local entries = {}
+      local skipped = math.max(older + 1 - INSPECTED, 0)
+      local before = base
+      if skipped > 0 then
+        local _
+        _, before = grain_at(skipped - 1)
+      end
+      for i = skipped, older - 1 do
+        local time, ends = grain_at(i)
+        table.insert(entries, time)
+        table.insert(entries, wrapping_sub(ends, before))
+        before = ends
+      end
+      if used > 0 then
+        table.insert(entries, newest)
+        table.insert(entries, wrapping_sub(wrapping_add(base, used), before))
+      end
+      return {}, entries
+    end
   end
 end
 

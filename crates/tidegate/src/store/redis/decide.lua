@@ -1,4 +1,4 @@
--- decide, version 2: answers hits, each by several policies and all or nothing: the twin of memory/mod.rs. All that came
+-- decide, version 3: answers hits, each by several policies and all or nothing: the twin of memory/mod.rs. All that came
 -- while the last call was under way come together in one; a hit that fails fails alone.
 --
 -- KEYS: for each ask the state's key; for amendments and resets more, see there.
@@ -73,6 +73,12 @@ end
 local uncommon, serve, width, bytes
 
 local function rarely()
+  for _, plan in ipairs(plans) do
+    if not plan.algorithm.evaluate then
+      plan.algorithm.more()
+    end
+  end
+
   -- Makes what an algorithm rarely needs.
   local function whole(algorithm)
     if not algorithm.refund then
@@ -271,8 +277,7 @@ end
 -- Decides hits that each ask one policy: the usual case, written out.
 local function decide_each()
   local plan, cost, last = plans[number], amount, answered
-  local algorithm, current = plan.algorithm, plan.text
-  local load, evaluate, commit = algorithm.load, algorithm.evaluate, algorithm.commit
+  local algorithm, load, current = plan.algorithm, plan.algorithm.load, plan.text
   local charge = intent == CHECK and cost > 0 and cost or nil
   for i = begun + 1, times do
     begun = i
@@ -280,14 +285,17 @@ local function decide_each()
     local written, used, reset_after = load(key, plan, charge)
     local taken = used
     if not taken then
+      if not algorithm.evaluate then
+        algorithm.more()
+      end
       if written and written ~= current then
         uncommon = uncommon or rarely()
         uncommon.carry_over(key, plan, written)
       end
       local wait, at, charged
-      used, wait, reset_after = evaluate(plan, cost)
+      used, wait, reset_after = algorithm.evaluate(plan, cost)
       if charge and wait == ALLOWED then
-        at, charged, reset_after = commit(plan, cost)
+        at, charged, reset_after = algorithm.commit(plan, cost)
         used = used + charged
       end
       reset_after = reset_after or algorithm.reset_after(plan)

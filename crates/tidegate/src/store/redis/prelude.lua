@@ -1,8 +1,9 @@
--- prelude, version 2: what every algorithm's script may call; they come after it, and decide.lua after them.
+-- prelude, version 3: what every algorithm's script may call; they come after it, and decide.lua after them.
 --
 -- What runs for every hit is written for Redis's Lua, which takes forty instructions for each of its own, and hundreds for a call: a
 -- state is in the local variables of its algorithm, one at a time; small things are written out where they are needed; and
--- what is seldom needed is not even made (`rarely`).
+-- what is seldom needed is not even made (`rarely`), nor, where that is much, what the usual hits do not need (`more`: makes `evaluate` and
+-- all that comes after it).
 
 -- `values` are those of a table, in order; `unpack` takes apart what is packed.
 local values = unpack

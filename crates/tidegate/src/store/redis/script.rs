@@ -34,9 +34,11 @@ impl FromIterator<Algorithm> for Algorithms {
 /// The text of the script for some algorithms. It is the same text, with the same SHA-1, in every process of this version.
 pub(super) fn text(algorithms: Algorithms) -> String {
     let used = Algorithm::ALL.iter().filter(|algorithm| algorithms.contains(**algorithm));
-    // Blocks of their own keep their names apart.
-    let blocks = used.map(|algorithm| format!("do\n{}end\n", algorithm.script()));
-    FIRST.into_iter().map(str::to_owned).chain(blocks).chain([LAST.to_owned()]).collect::<Vec<_>>().join("\n")
+    // Functions of their own keep their names apart. And what they call of the parts before is looked up once for each of them: in a block, Lua
+    // would walk through all variables in use for each of their functions, at each call.
+    let blocks = used.map(|algorithm| format!(";(function()\n{}end)()\n", algorithm.script()));
+    let last = format!("return (function()\n{LAST}end)()\n");
+    FIRST.into_iter().map(str::to_owned).chain(blocks).chain([last]).collect::<Vec<_>>().join("\n")
 }
 
 /// A script to send: its text, and the SHA-1 that it is known by.
