@@ -23,7 +23,7 @@ use http::StatusCode;
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
     sync::watch,
-    task::coop::consume_budget,
+    task::yield_now,
     time::{Instant, Sleep, sleep, sleep_until, timeout},
 };
 
@@ -229,8 +229,10 @@ async fn requests<T: AsyncRead + AsyncWrite + Unpin, V: Service>(
             if connection.output.len() > OUTPUT_BYTES {
                 connection.flush().await?;
             }
-            // Who sends much ahead is not alone.
-            consume_budget().await;
+            // Who sends much ahead is not alone: others on this thread come in between.
+            if !input.is_empty() {
+                yield_now().await;
+            }
             continue 'requests;
         };
         let needed = match needed {
@@ -314,6 +316,8 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Connection<T> {
                 *head_deadline = deadline;
                 return Ok(None);
             }
+            // Requests come in one piece, mostly. Who sends one without end has its turn after all others.
+            yield_now().await;
         }
     }
 
@@ -394,6 +398,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Connection<T> {
                     Ok(read @ 1..) => bytes += read,
                     _ => return,
                 }
+                yield_now().await;
             }
         };
         let _ = timeout(LINGER, ended).await;
