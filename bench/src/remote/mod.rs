@@ -78,7 +78,12 @@ impl Tally {
 
 impl Site {
     pub(crate) fn start() -> Self {
-        let runtime = Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build().expect("threads can be had");
+        Self::of(WORKERS)
+    }
+
+    /// With so many threads of the client.
+    pub(crate) fn of(threads: usize) -> Self {
+        let runtime = Builder::new_multi_thread().worker_threads(threads).enable_all().build().expect("threads can be had");
         // 13 bytes as in the other cases, but without the colon, which one peer refuses.
         let keys = (0..KEYS).map(|n| format!("user-{n:08}")).collect();
         Self { server: Server::start(), runtime, keys }

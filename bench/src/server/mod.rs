@@ -8,6 +8,7 @@ use std::{future, time::Duration};
 
 use nix::time::ClockId;
 use tidegate_load::{Distribution, Keys, Load};
+use tidegate_server::serve::lanes;
 use tokio::runtime::{Builder, Runtime};
 
 use self::contenders::Contender;
@@ -52,7 +53,8 @@ pub(crate) fn run(peers: Vec<remote::Contender>, effort: &Effort, filter: &str) 
         bars.extend(bar("server CPU per decision", &results, contenders::THROTTLECRAB, 0.85, |result| median(&result.cpu)));
     }
     if "redis".contains(filter) {
-        let site = Site::start();
+        // The server of our making has as many threads as ours.
+        let site = Site::of(lanes::for_redis());
         let results = measure(&client, contenders::on_redis(&site, peers)?, effort, || site.cpu_micros())?;
         print("on Redis", &results);
         bars.extend(time_bar(&results, contenders::PLAIN, 1.3));

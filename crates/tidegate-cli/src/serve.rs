@@ -54,7 +54,8 @@ Exit codes:
 
 impl Command {
     pub(crate) fn run(self) -> ExitCode {
-        let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        // Requests are served on lanes: what is left is to accept connections, administration, and to follow the file.
+        let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
             Ok(runtime) => runtime,
             Err(error) => return fail(&error.to_string(), 1),
         };

@@ -111,12 +111,21 @@ fn of_two_servers_on_one_redis_one_is_killed_and_nothing_is_over_or_lost() {
 
 #[test]
 fn who_means_well_is_served_while_others_take_all_they_can() {
+    others_take_all_they_can("memory");
+}
+
+#[test]
+fn who_means_well_is_served_on_redis_while_others_take_all_they_can() {
+    others_take_all_they_can(&Redis::start().url());
+}
+
+fn others_take_all_they_can(store: &str) {
     const CONNECTIONS: usize = 400;
     /// What each connection may have: a head, a body, and what is around them.
     const EACH: usize = (64 + 64 + 32) * 1024;
     let folder = tempdir().expect("a folder");
     let file = format!(
-        "[limits]\nmax_connections = {CONNECTIONS}\nheader_timeout = \"20s\"\n\
+        "[limits]\nmax_connections = {CONNECTIONS}\nheader_timeout = \"20s\"\n[store]\nurl = \"{store}\"\n\
          [[policy]]\nname = \"per-user\"\nkey = [\"user\"]\nquota = \"1000000/hour\"\n"
     );
     fs::write(folder.path().join("tidegate.toml"), file).expect("a file");

@@ -1,5 +1,5 @@
-//! Connections: accepted up to a bound, each served by a task, and seen to their end when the server stops. It knows nothing of what
-//! is asked.
+//! Connections: accepted up to a bound, each served by a task on one of the lanes, and seen to their end when the server stops. It knows
+//! nothing of what is asked.
 
 use std::{io, net::SocketAddr, time::Duration};
 
@@ -13,7 +13,10 @@ use tokio::{
 use tokio_rustls::TlsAcceptor;
 use tracing::warn;
 
-use super::http1::{self, Patience, Service};
+use super::{
+    http1::{self, Patience, Service},
+    lanes::Lanes,
+};
 use crate::config::Limits;
 
 /// How long to wait when the system has no more connections to give.
@@ -25,11 +28,18 @@ const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\nc
     {\"type\":\"about:blank\",\"title\":\"Service Unavailable\",\"status\":503,\
     \"detail\":\"There are too many connections; try again later.\"}";
 
+/// On what connections are served.
+pub(crate) enum Ways {
+    /// The runtime that accepts them, with TLS or without.
+    Here(Option<TlsAcceptor>),
+    Lanes(Lanes),
+}
+
 /// Serves until `stop` changes, and then for as long as requests are under way, up to the grace time. Who finds no room is counted in
 /// `refused`.
 pub(crate) async fn serve<V: Service>(
     listener: TcpListener,
-    tls: Option<TlsAcceptor>,
+    ways: Ways,
     limits: &Limits,
     mut stop: watch::Receiver<()>,
     refused: &Counter,
@@ -48,9 +58,21 @@ pub(crate) async fn serve<V: Service>(
         // Small answers are not to wait for more of them.
         let _ = stream.set_nodelay(true);
         let (service, stop) = (service(peer), unseen.clone());
-        match &tls {
-            None => connections.spawn(http1::serve(stream, patience, service, stop)),
-            Some(tls) => {
+        match &ways {
+            Ways::Lanes(lanes) => {
+                let (lane, seat) = lanes.pick();
+                // It is the lane's runtime that is to be told what comes on it.
+                let Ok(stream) = stream.into_std() else { return };
+                let serve = async move {
+                    let _seat = seat;
+                    if let Ok(stream) = TcpStream::from_std(stream) {
+                        http1::serve(stream, patience, service, stop).await;
+                    }
+                };
+                connections.spawn_on(serve, lane)
+            }
+            Ways::Here(None) => connections.spawn(http1::serve(stream, patience, service, stop)),
+            Ways::Here(Some(tls)) => {
                 let greeted = timeout(patience.request, tls.accept(stream));
                 connections.spawn(async move {
                     if let Ok(Ok(stream)) = greeted.await {

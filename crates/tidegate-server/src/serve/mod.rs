@@ -27,6 +27,9 @@ mod http;
 /// For `bench/`, which puts other limiters behind the same HTTP.
 #[doc(hidden)]
 pub mod http1;
+/// For `bench/`, as well.
+#[doc(hidden)]
+pub mod lanes;
 mod metrics;
 mod note;
 mod policies;
@@ -48,11 +51,13 @@ use tokio::{
 use tracing::{info, warn};
 
 use self::{
+    accept::Ways,
     admin::{Admin, Administration, Entry, Refusals},
     condition::Condition,
     decision_log::DecisionLog,
     gate::Gate,
     http::{Http, seal::Seal},
+    lanes::Lanes,
     metrics::Metrics,
     policies::Policies,
     recorder::Times,
@@ -183,26 +188,32 @@ impl Server {
         match config.store.backend().map_err(Problems::from)? {
             Backend::Memory(None) => {
                 let limiter = builder.build().map_err(wrong)?;
-                Self::listen(limiter, Condition::of_memory, listeners, entry, sources, config)
+                let lanes = Lanes::start(lanes::for_memory(), || ()).await.map_err(StartError::Threads)?;
+                Self::listen(limiter, lanes, Condition::of_memory, listeners, entry, sources, config)
             }
             Backend::Memory(Some(snapshot)) => {
                 let limiter = builder.snapshot(snapshot).build().map_err(wrong)?;
-                Self::listen(limiter, Condition::of_snapshots, listeners, entry, sources, config)
+                let lanes = Lanes::start(lanes::for_memory(), || ()).await.map_err(StartError::Threads)?;
+                Self::listen(limiter, lanes, Condition::of_snapshots, listeners, entry, sources, config)
             }
             Backend::Redis(redis) => {
                 let limiter = builder.store(*redis).build().map_err(wrong)?;
+                let of_lane = limiter.clone();
+                let connect = move || _ = of_lane.store().connect_thread();
+                let lanes = Lanes::start(lanes::for_redis(), connect).await.map_err(StartError::Threads)?;
                 // So that the first requests find it; not for long, as it may be gone when others need this server.
                 if !waited(limiter.store(), Duration::from_secs(2), |status| status.is_up).await {
                     let trouble = limiter.store().status().trouble;
                     warn!(trouble, "the store does not answer; policies decide as their on_store_error says until it does");
                 }
-                Self::listen(limiter, Condition::of_redis, listeners, entry, sources, config)
+                Self::listen(limiter, lanes, Condition::of_redis, listeners, entry, sources, config)
             }
         }
     }
 
     fn listen<S: Store>(
         limiter: Limiter<S>,
+        lanes: Lanes,
         condition: fn(&Limiter<S>) -> Condition,
         listeners: Listeners,
         entry: Entry,
@@ -234,7 +245,8 @@ impl Server {
                     let http = Http::new(gate.clone(), Arc::clone(&settings), &limits, seal, peer);
                     recorder.metrics.http.connected(http)
                 };
-                accept::serve(listeners.http, None, &limits, stopped, &recorder.metrics.http.refused, service).await;
+                let lanes = Ways::Lanes(lanes);
+                accept::serve(listeners.http, lanes, &limits, stopped, &recorder.metrics.http.refused, service).await;
             }
         });
         let apply = {
@@ -264,7 +276,8 @@ impl Server {
             tokio::spawn(async move {
                 let recorder = Arc::clone(&shared.recorder);
                 let service = |peer| recorder.metrics.admin.connected(Admin { shared: Arc::clone(&shared), peer });
-                accept::serve(listener, entry.tls, &limits, admin_stopped, &recorder.metrics.admin.refused, service).await;
+                let here = Ways::Here(entry.tls);
+                accept::serve(listener, here, &limits, admin_stopped, &recorder.metrics.admin.refused, service).await;
             })
         });
         Ok(Self { http, admin, greeting, recorder, reload, limits, leave, stop, serving, stop_admin, administering })
@@ -355,6 +368,8 @@ pub enum StartError {
     },
     /// The process cannot have signals.
     Signals(io::Error),
+    /// The process cannot have the threads that it serves on.
+    Threads(io::Error),
     /// The store does not answer, and nothing can be done without it.
     Store {
         /// Its address, without a password.
@@ -373,6 +388,7 @@ impl fmt::Display for StartError {
                 write!(f, "{address} is taken by another program; end that one, or listen elsewhere with {flag} ADDR")
             }
             Self::Listen { address, error, .. } => write!(f, "{address} cannot be listened at: {error}"),
+            Self::Threads(error) => write!(f, "the process cannot have the threads that it serves on: {error}"),
             Self::Signals(error) => write!(f, "the process cannot have signals: {error}"),
             Self::Store { url, trouble } => write!(f, "the store at {url} does not answer: {trouble}"),
         }
