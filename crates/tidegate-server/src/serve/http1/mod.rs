@@ -407,7 +407,8 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Connection<T> {
 
 /// Whether a head ends in these bytes.
 fn has_end(bytes: &[u8]) -> bool {
-    bytes.windows(2).any(|two| two == b"\n\n") || bytes.windows(3).any(|three| three == b"\n\r\n")
+    // No line ends in most of what does not end: a look that takes little, however long it is.
+    bytes.contains(&b'\n') && (bytes.windows(2).any(|two| two == b"\n\n") || bytes.windows(3).any(|three| three == b"\n\r\n"))
 }
 
 /// Waits for `future` until the deadline, which is set when there is something to wait for.
