@@ -254,13 +254,10 @@ impl Task {
         let mut silence = Silence::default();
         let mut answered = Answered::new();
         loop {
-            // Where much has come meanwhile, it is sent before answers are handed out: the server does not wait for that. Else those who
-            // were answered come first: what they ask next goes together. Twice, because another worker may have taken some of
-            // them over.
-            if queue.is_empty() || queue.len() < answered.len() / 2 {
+            // Where much has come meanwhile, it is sent before answers are handed out: the server does not wait for that.
+            let is_first = queue.is_empty() || queue.len() < answered.len() / 2;
+            if is_first {
                 hand_out(&mut answered);
-                yield_now().await;
-                yield_now().await;
             }
             // After silence it is soon asked whether anybody is there.
             let idle = if silence.timeouts == 0 { IDLE } else { RETRY };
@@ -275,6 +272,18 @@ impl Task {
                     Ok(Err(error)) => return Lost::To(code(&error).to_owned()),
                     Err(_) => return Lost::To("no answer".to_owned()),
                 },
+            }
+            // Else those who were answered come first, and for as long as more of them ask again it is gathered. Nobody new twice, because
+            // another worker may have taken some of them over.
+            let mut quiet = if is_first { 0 } else { 2 };
+            while quiet < 2 && gathered.len() < MAX_BATCH {
+                yield_now().await;
+                quiet += 1;
+                if !queue.is_empty() {
+                    quiet = 0;
+                    let room = MAX_BATCH - gathered.len();
+                    queue.recv_many(&mut gathered, room).await;
+                }
             }
             let mut hits = Vec::with_capacity(gathered.len());
             // A hit that nobody waits for any more is not sent, and so not charged.
