@@ -252,13 +252,7 @@ impl Task {
     async fn serve(&mut self, connection: &mut MultiplexedConnection, queue: &mut mpsc::Receiver<Work>) -> Lost {
         let mut gathered = Vec::with_capacity(MAX_BATCH);
         let mut silence = Silence::default();
-        let mut answered = Answered::new();
         loop {
-            // Where much has come meanwhile, it is sent before answers are handed out: the server does not wait for that.
-            let is_first = queue.is_empty() || queue.len() < answered.len() / 2;
-            if is_first {
-                hand_out(&mut answered);
-            }
             // After silence it is soon asked whether anybody is there.
             let idle = if silence.timeouts == 0 { IDLE } else { RETRY };
             match timeout(idle, queue.recv_many(&mut gathered, MAX_BATCH)).await {
@@ -273,9 +267,9 @@ impl Task {
                     Err(_) => return Lost::To("no answer".to_owned()),
                 },
             }
-            // Else those who were answered come first, and for as long as more of them ask again it is gathered. Nobody new twice, because
-            // another worker may have taken some of them over.
-            let mut quiet = if is_first { 0 } else { 2 };
+            // Those who were answered ask again one after the other: for as long as more of them do it is gathered. Until nobody has twice,
+            // because another worker may have taken some of them over.
+            let mut quiet = 0;
             while quiet < 2 && gathered.len() < MAX_BATCH {
                 yield_now().await;
                 quiet += 1;
@@ -296,7 +290,6 @@ impl Task {
                 }
             }
             for (pipeline, reply) in commands {
-                hand_out(&mut answered);
                 let sent = Instant::now();
                 let answer = timeout(self.patience.min(CONNECT), pipeline.query_async::<Vec<redis::Value>>(connection)).await;
                 if answer.is_err() && silence.goes_on(sent) {
@@ -312,11 +305,11 @@ impl Task {
                 let rest = hits.split_off(same);
                 let batch = std::mem::replace(&mut hits, rest);
                 let sent = Instant::now();
-                let lost = match self.patient_call(connection, &batch, &mut answered).await {
+                let lost = match self.patient_call(connection, &batch).await {
                     Ok(Ok(answers)) => {
                         silence = Silence::default();
                         let lost = answers.iter().find_map(fatal);
-                        answered.extend(batch.into_iter().map(|(_, reply)| reply).zip(answers));
+                        hand_out(batch, answers);
                         lost
                     }
                     Ok(Err(error)) => {
@@ -334,7 +327,6 @@ impl Task {
                     }
                 };
                 if let Some(reason) = lost {
-                    hand_out(&mut answered);
                     refuse(hits, &StoreError::Down);
                     return Lost::To(reason);
                 }
@@ -348,11 +340,10 @@ impl Task {
         &mut self,
         connection: &mut MultiplexedConnection,
         batch: &[Asked],
-        answered: &mut Answered,
     ) -> Result<Result<Vec<Answers>, RedisError>, Option<MultiplexedConnection>> {
         let patience = self.patience;
         let door = self.door.clone();
-        let call = timeout(patience, self.call(connection, batch, answered));
+        let call = timeout(patience, self.call(connection, batch));
         tokio::pin!(call);
         tokio::select! {
             biased;
@@ -377,13 +368,8 @@ impl Task {
         }
     }
 
-    /// One call for a batch: what the script answered, for each hit. Once it is sent, what was answered before is handed out.
-    async fn call(
-        &mut self,
-        connection: &mut MultiplexedConnection,
-        batch: &[Asked],
-        answered: &mut Answered,
-    ) -> Result<Vec<Answers>, RedisError> {
+    /// One call for a batch: what the script answered, for each hit.
+    async fn call(&mut self, connection: &mut MultiplexedConnection, batch: &[Asked]) -> Result<Vec<Answers>, RedisError> {
         let algorithms = batch.iter().fold(Algorithms::default(), |all, (job, _)| all.with(job.algorithms));
         let script = self.scripts.get(algorithms);
         let (hits, plans) = request(batch);
@@ -402,9 +388,7 @@ impl Task {
         };
         self.health.calls.fetch_add(1, Relaxed);
         self.health.hits.fetch_add(batch.len() as u64, Relaxed);
-        let evalsha = command("EVALSHA", &script.sha);
-        // In this order: what is polled first has been sent then.
-        let (mut answer, ()) = tokio::join!(evalsha.query_async::<Vec<u8>>(connection), async { hand_out(answered) });
+        let mut answer = command("EVALSHA", &script.sha).query_async::<Vec<u8>>(connection).await;
         if answer.as_ref().is_err_and(|error| error.code() == Some("NOSCRIPT")) {
             // It did not run: the only case in which hits are sent again.
             answer = command("EVAL", &script.text).query_async(connection).await;
@@ -439,9 +423,6 @@ async fn meanwhile<T>(queue: &mut mpsc::Receiver<Work>, something: impl Future<O
 
 type Asked = (Job, Reply<Answers>);
 
-/// Answers that have not been handed out.
-type Answered = Vec<(Reply<Answers>, Answers)>;
-
 /// The hits of a batch and their plans, as decide.lua takes them: those that are alike but for their keys are counted.
 fn request(batch: &[Asked]) -> (Vec<u8>, Vec<&[u8]>) {
     let mut plans: Vec<&[u8]> = Vec::new();
@@ -473,8 +454,8 @@ fn request(batch: &[Asked]) -> (Vec<u8>, Vec<&[u8]>) {
     (hits.0, plans)
 }
 
-fn hand_out(answered: &mut Answered) {
-    for (reply, answers) in answered.drain(..) {
+fn hand_out(batch: Vec<Asked>, answers: Vec<Answers>) {
+    for ((_, reply), answers) in batch.into_iter().zip(answers) {
         let answers = match answers {
             Answers::Failed(code) => Err(StoreError::Refused(code)),
             answers => Ok(answers),
