@@ -2,7 +2,7 @@
 //! request is handed from thread to thread. It knows nothing of what is served.
 //!
 //! On one runtime of several threads a request that waits for Redis is mostly answered on another thread than it has come in on, and each
-//! such step wakes a thread: that took a quarter of a server's CPU time (`bench/README.md`).
+//! such step wakes a thread, which takes time of both (`bench/README.md` has what that came to).
 
 use std::{
     io,
@@ -35,8 +35,7 @@ pub fn for_memory() -> usize {
     thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// How many there are for Redis, each with a connection to it: a few at most. Each gathers batches of its own, and four ask for as much as Redis,
-/// which has one thread, can decide.
+/// How many there are for Redis, each with a connection to it: a few at most, as each gathers batches of its own and Redis decides on one thread.
 pub fn for_redis() -> usize {
     for_memory().min(4)
 }
