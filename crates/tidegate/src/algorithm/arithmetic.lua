@@ -1,15 +1,7 @@
--- arithmetic, version 1: exact on integers below 2^53, the twin of the helpers in mod.rs. A Lua number is a double: a product
--- can leave the exact range, and a number handed to redis.call raw can lose its last digits.
+-- arithmetic, version 2: exact on integers below 2^53, the twin of the helpers in mod.rs. A Lua number is a double: a product
+-- can leave the exact range.
 
-local WHOLE = 2 ^ 53
 local MAX = WHOLE - 1
-
--- '%d' is four times as fast as '%.0f'; on a machine of 32 bits it is wrong.
-local integer
-local function text(number)
-  integer = integer or (string.format('%d', 4503599627370496) == '4503599627370496' and '%d' or '%.0f')
-  return string.format(integer, number)
-end
 
 -- Quotient and remainder of a * b / m.
 local function mul_div(a, b, m)

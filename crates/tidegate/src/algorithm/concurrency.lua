@@ -1,7 +1,11 @@
--- concurrency, version 1: the twin of concurrency.rs. A sorted set: score = when the lease ends, member = its number (7 bytes). After
+-- concurrency, version 2: the twin of concurrency.rs. A sorted set: score = when the lease ends, member = its number (7 bytes). After
 -- all of them stands the longest time to live that any was given (8 bytes, with `h` before it).
 
-local leases = { needs = { 'window' } }
+algorithms['concurrency'] = { needs = { 'window' } }
+
+-- Otherwise
+
+local leases = algorithms['concurrency']
 
 -- The score of what stands at the end, above all times.
 local HEAD = '9007199254740992'
@@ -91,5 +95,3 @@ function leases.rarely()
     return {}, entries
   end
 end
-
-algorithms['concurrency'] = leases

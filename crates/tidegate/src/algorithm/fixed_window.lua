@@ -1,11 +1,44 @@
--- fixed-window, version 1: the twin of fixed_window.rs. A string: the start of the window and what it has counted (7 bytes each),
+-- fixed-window, version 2: the twin of fixed_window.rs. A string: the start of the window and what it has counted (7 bytes each),
 -- and the plan.
 --
 -- A calendar's plan has its number for a window, which is no window's length, and times for what this algorithm does not need: when the
 -- window before that of the caller begins (grain), its own (interval), the next (tokens), and the one after that (per).
 
-local fixed = { needs = { 'window' } }
 local CALENDAR = 2 ^ 52
+
+local function take_fixed(key, plan, cost)
+  local window = plan.window
+  if window >= CALENDAR then
+    return
+  end
+  local value = call('GET', key)
+  if value then
+    local start, used, under = unpack('>I7I7c35', value)
+    if start > now or under ~= plan.text then
+      return
+    end
+    if now - start < window and used > 0 then
+      local total = used + cost
+      if total > plan.capacity then
+        return
+      end
+      call('SETRANGE', key, '7', pack('>I7', total))
+      return total, start + window - now
+    end
+  end
+  if cost > plan.capacity then
+    return
+  end
+  local lasts = window - now % window
+  call('SET', key, pack('>I7I7c0', now - now % window, cost, plan.text), 'PX', ttl(lasts))
+  return cost, lasts
+end
+
+algorithms['fixed-window'] = { needs = { 'window' }, take = take_fixed }
+
+-- Otherwise
+
+local fixed = algorithms['fixed-window']
 
 -- `ends` is the end of the window that was evaluated, `kept` the start for which the key has its TTL.
 local key, written, start, used, ends, kept
@@ -136,5 +169,3 @@ function fixed.rarely()
     return { 'start', start, 'used', used }, {}
   end
 end
-
-algorithms['fixed-window'] = fixed

@@ -1,7 +1,38 @@
--- gcra, version 2: the twin of gcra.rs. A string: the theoretical arrival time (7 bytes), the bits of the debt (1), how long the
+-- gcra, version 3: the twin of gcra.rs. A string: the theoretical arrival time (7 bytes), the bits of the debt (1), how long the
 -- key is kept (7), and the plan.
 
-local gcra = { needs = { 'interval', 'capacity', 'window' } }
+local function take_gcra(key, plan, cost)
+  local value = call('GET', key)
+  local arrival, bits, kept, under
+  if value then
+    arrival, bits, kept, under = unpack('>I7BI7c35', value)
+    if under ~= plan.text then
+      return
+    end
+  end
+  local interval, tolerance = plan.interval, plan.tolerance
+  local owed = cost * interval
+  if value and arrival > now then
+    owed = owed + arrival - now
+  end
+  if owed > tolerance then
+    return
+  end
+  if value and now + owed <= kept then
+    call('SETRANGE', key, '0', pack('>I7B', now + owed, 0))
+  else
+    kept = now + owed + tolerance
+    call('SET', key, pack('>I7BI7c0', now + owed, 0, kept, plan.text), 'PX', ttl(kept - now))
+  end
+  local used = owed + interval - 1
+  return (used - used % interval) / interval, owed
+end
+
+algorithms['gcra'] = { needs = { 'interval', 'capacity', 'window' }, take = take_gcra }
+
+-- Otherwise
+
+local gcra = algorithms['gcra']
 
 -- The longest time to refill a bucket: 100 years.
 local MAX_REFILL = 100 * 366 * 86400000000
@@ -36,25 +67,15 @@ local function save(plan, owed)
   end
 end
 
-function gcra.load(of, plan, cost)
+function gcra.load(of)
   local value = call('GET', of)
   key = of
-  if not value then
+  if value then
+    time, bits, kept, written = unpack('>I7BI7c35', value)
+  else
     written, time, bits, kept = nil, 0, 0, 0
-    return
   end
-  local arrival, its_bits, until_when, under = unpack('>I7BI7c35', value)
-  if cost and under == plan.text then
-    local interval = plan.interval
-    local owed = (arrival > now and arrival - now or 0) + cost * interval
-    if owed <= plan.tolerance and now + owed <= until_when then
-      call('SETRANGE', of, '0', pack('>I7B', now + owed, 0))
-      local used = owed + interval - 1
-      return under, (used - used % interval) / interval, owed
-    end
-  end
-  time, bits, kept, written = arrival, its_bits, until_when, under
-  return under
+  return written
 end
 
 function gcra.evaluate(plan, cost)
@@ -117,5 +138,3 @@ function gcra.rarely()
     return { 'arrival', time }, {}
   end
 end
-
-algorithms['gcra'] = gcra

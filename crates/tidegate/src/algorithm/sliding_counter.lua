@@ -1,10 +1,50 @@
--- sliding-counter, version 1: the twin of sliding_counter.rs. A hash: `buckets`, which are the start of the current window and
+-- sliding-counter, version 2: the twin of sliding_counter.rs. A hash: `buckets`, which are the start of the current window and
 -- what it and the one before it have counted (7 bytes each), and the plan.
-
-local counter = { needs = { 'window' } }
 
 -- Weights are in steps of 2^-20, rounded up, so that Lua and Rust agree to the last unit.
 local STEPS = 2 ^ 20
+
+local function take_counter(key, plan, cost)
+  local value, window = call('HGET', key, 'buckets'), plan.window
+  local begun, start, current, previous, under = now - now % window, 0, 0, 0, nil
+  if value then
+    start, current, previous, under = unpack('>I7I7I7c35', value)
+    if start > now or under ~= plan.text then
+      return
+    end
+  end
+  local is_new = now - start >= window or current + previous == 0
+  if is_new then
+    previous = start + window == begun and current or 0
+    start, current = begun, 0
+  end
+  local used = current
+  if previous > 0 then
+    local parts = (start + window - now) * STEPS
+    if parts >= WHOLE or previous >= WHOLE / STEPS then
+      return
+    end
+    local rest = parts % window
+    local counted = previous * ((parts - rest) / window + (rest > 0 and 1 or 0))
+    rest = counted % STEPS
+    used = current + (counted - rest) / STEPS + (rest > 0 and 1 or 0)
+  end
+  if cost > plan.capacity - used then
+    return
+  end
+  local lasts = start + 2 * window - now
+  call('HSET', key, 'buckets', pack('>I7I7I7c0', start, current + cost, previous, plan.text))
+  if is_new then
+    call('PEXPIRE', key, ttl(lasts))
+  end
+  return used + cost, lasts
+end
+
+algorithms['sliding-counter'] = { needs = { 'window' }, take = take_counter }
+
+-- Otherwise
+
+local counter = algorithms['sliding-counter']
 
 -- `kept` is the start for which the key has its TTL.
 local key, written, start, current, previous, kept
@@ -128,5 +168,3 @@ function counter.rarely()
     return { 'start', start, 'current', current, 'previous', previous }, {}
   end
 end
-
-algorithms['sliding-counter'] = counter

@@ -1,4 +1,4 @@
--- sliding-window, version 4: the twin of sliding_window.rs. A string: the head, with all that nearly every hit needs: the desk (below),
+-- sliding-window, version 5: the twin of sliding_window.rs. A string: the head, with all that nearly every hit needs: the desk (below),
 -- newest, used, the number of older grains, oldest, base, and which slot has the first of them, of how many (7 bytes each), and the
 -- plan; then the slots, a ring, in which each grain but the newest has its time and the cumulative cost up to and with it (7 bytes
 -- each). No question needs the whole string.
@@ -6,45 +6,35 @@
 -- Slots are written in fours. Until all of a four are known, those that are stand on the desk, right before the numbers that change
 -- with them: so a new grain is one write, and every fourth two.
 
-local grains = { needs = { 'window', 'grain' } }
+-- Where the slots begin: after four places of the desk, seven numbers and the plan.
+local SLOTS = 140
+local DESK = '\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0'
 
--- Where the numbers begin, and the slots: after four places of the desk; after that, seven numbers and the plan.
-local NUMBERS, SLOTS = 56, 140
-local DESK = string.rep('\0', NUMBERS)
--- For each place of the desk: where it is, and what comes between a grain there and the numbers, as the two are written together.
-local PLACES = { [0] = '0', '14', '28', '42' }
-local BETWEEN = { [0] = sub(DESK, 1, 42), sub(DESK, 1, 28), sub(DESK, 1, 14), '' }
-
--- What another window had let go up to `floor` when this one came into force, it has.
-local key, head, written, newest, used, oldest, base, older, first, slots, floor
-
--- More than any resolution needs: a head that says so is not ours, and nothing is made as large as it says.
-local MOST = 1000000
+-- More slots than any resolution needs: a head that says so is not ours, and nothing is made as large as it says.
 local function assure(older, slots)
-  if older > slots or slots > MOST or slots < 4 or slots % 4 > 0 then
+  if older > slots or slots > 1000000 or slots < 4 or slots % 4 > 0 then
     error('not a window of ours')
   end
 end
 
--- A string that grows is given twice the room that it needs then, and so a window's up to twice what it ever needs. Early on, before
--- it has as much, it is made to need half of what all its slots do: so it is given that, and not more.
-local function make_room(slots)
-  local half = math.ceil((SLOTS + slots * 14) / 2)
-  if call('STRLEN', key) < half then
-    call('SETRANGE', key, text(half - 1), '\0')
-  end
+-- How many grains besides the newest there can be, and one to spare, in fours.
+local function enough(plan)
+  return math.ceil((math.floor(plan.window / plan.grain) + 2) / 4) * 4
 end
 
--- A TTL that outlasts every grain of the same stretch of time, a window long: so it need not be set for each.
-local function keep(plan, time)
+-- Begins a window.
+local function begin(key, plan, cost)
   local window = plan.window
-  call('PEXPIRE', key, ttl(time - time % window + 2 * window - now))
+  local slots = enough(plan)
+  local value = pack('>c0I7I7I7I7I7I7I7c0', DESK, now, cost, 0, now, 0, 0, slots, plan.text)
+  call('SET', key, value, 'PX', ttl(2 * window - now % window))
+  return slots, value
 end
 
 -- Writes a cost at a time that is not before the newest grain, `before`: into it, or into a new one. What the cost and the number
--- of older grains are then. Told of a state what it needs, as that is not always in the variables above; of one that has been purged
--- and not been written since, the time of the oldest grain too (`begun`), so that it is all one write.
-local function add(plan, time, cost, before, sum, count, less, from, room, begun)
+-- of older grains are then. Of a state that has been purged and not been written since, it is told the time of the oldest grain too
+-- (`begun`), so that it is all one write.
+local function add(key, head, plan, time, cost, before, sum, count, less, from, room, begun)
   local total = sum + cost
   if before >= time - time % plan.grain then
     if begun then
@@ -56,34 +46,45 @@ local function add(plan, time, cost, before, sum, count, less, from, room, begun
     end
   else
     local slot, ends = (from + count) % room, less + sum
-    local place = slot % 4
     if ends >= WHOLE then
-      ends = wrapping_add(less, sum)
+      ends = less - (WHOLE - sum)
     end
     count = count + 1
-    if place == 3 then
+    -- Where it stands on the desk, and what comes between it and the numbers: they are written together.
+    local place, at, between = slot % 4, '42', ''
+    if place == 0 then
+      at, between = '0', '\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0'
+    elseif place == 1 then
+      at, between = '14', '\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0'
+    elseif place == 2 then
+      at, between = '28', '\0\0\0\0\0\0\0\0\0\0\0\0\0\0'
+    else
       assure(count, room)
+      -- A string that grows is given twice the room that it needs then, and so a window's up to twice what it ever needs. Early on, before
+      -- it has as much, it is made to need half of what all its slots do: so it is given that, and not more.
       if slot >= room / 8 and slot < room / 8 + 4 then
-        make_room(room)
+        local half = math.ceil((SLOTS + room * 14) / 2)
+        if call('STRLEN', key) < half then
+          call('SETRANGE', key, text(half - 1), '\0')
+        end
       end
       call('SETRANGE', key, text(SLOTS + (slot - 3) * 14), sub(head, 1, 42) .. pack('>I7I7', before, ends))
     end
     if begun then
-      local numbers = pack('>I7I7c0I7I7I7I7I7I7', before, ends, BETWEEN[place], time, total, count, begun, less, from)
-      call('SETRANGE', key, PLACES[place], numbers)
+      call('SETRANGE', key, at, pack('>I7I7c0I7I7I7I7I7I7', before, ends, between, time, total, count, begun, less, from))
     else
-      call('SETRANGE', key, PLACES[place], pack('>I7I7c0I7I7I7', before, ends, BETWEEN[place], time, total, count))
+      call('SETRANGE', key, at, pack('>I7I7c0I7I7I7', before, ends, between, time, total, count))
     end
   end
   if before < time - time % plan.window then
-    keep(plan, time)
+    keep(key, plan, time)
   end
   return total, count
 end
 
 -- How many of the older grains have gone at a time by which the oldest has and the newest has not, the end of the last of them, and the
 -- time of the first that is left. Nothing where it takes more than a look at the first few, which is all that a key in use has.
-local function first_gone(horizon, latest, count, from, room)
+local function first_gone(key, head, horizon, latest, count, from, room)
   local stored, few, chunk = count - (from + count) % room % 4, 4
   if few > stored then
     few = stored
@@ -113,341 +114,352 @@ local function first_gone(horizon, latest, count, from, room)
   return gone, less, latest
 end
 
-function grains.load(of, plan, cost)
+local function take_grains(key, plan, cost)
+  local head, window, capacity = call('GETRANGE', key, '0', '139'), plan.window, plan.capacity
+  if head == '' then
+    if cost > capacity then
+      return
+    end
+    begin(key, plan, cost)
+    return cost, window
+  end
+  local newest, used, older, oldest, base, first, slots, under = unpack('>I7I7I7I7I7I7I7c35', head, 57)
+  if under ~= plan.text or newest > now or used == 0 or older >= slots then
+    return
+  end
+  local horizon = now - window
+  if oldest > horizon then
+    if used + cost <= capacity then
+      return add(key, head, plan, now, cost, newest, used, older, base, first, slots), window
+    end
+  elseif newest > horizon then
+    local gone, ends, time = first_gone(key, head, horizon, newest, older, first, slots)
+    if gone then
+      local live = used - (ends >= base and ends - base or ends + (WHOLE - base))
+      if live > 0 and live + cost <= capacity then
+        local total = add(key, head, plan, now, cost, newest, live, older - gone, ends, (first + gone) % slots, slots, time)
+        return total, window
+      end
+    end
+  end
+end
+
+algorithms['sliding-window'] = { needs = { 'window', 'grain' }, take = take_grains }
+
+-- Otherwise
+
+local grains = algorithms['sliding-window']
+
+-- Where the numbers begin: after the desk.
+local NUMBERS = #DESK
+
+-- What another window had let go up to `floor` when this one came into force, it has.
+local key, head, written, newest, used, oldest, base, older, first, slots, floor
+
+function grains.load(of)
   key, head, floor = of, call('GETRANGE', of, '0', '139'), 0
   if head == '' then
     written, newest, used, oldest, base, older, first, slots = nil, 0, 0, 0, 0, 0, 0, 0
-    return
+  else
+    newest, used, older, oldest, base, first, slots, written = unpack('>I7I7I7I7I7I7I7c35', head, 57)
   end
-  local latest, sum, count, begun, less, from, room, under = unpack('>I7I7I7I7I7I7I7c35', head, 57)
-  if cost and latest <= now and sum > 0 and count < room and under == plan.text then
-    local window, capacity = plan.window, plan.capacity
-    local horizon = now - window
-    if begun > horizon then
-      if sum + cost <= capacity then
-        return under, add(plan, now, cost, latest, sum, count, less, from, room), window
-      end
-    elseif latest > horizon then
-      local gone, ends, time = first_gone(horizon, latest, count, from, room)
-      if gone then
-        local live = sum - wrapping_sub(ends, less)
-        if live > 0 and live + cost <= capacity then
-          local total = add(plan, now, cost, latest, live, count - gone, ends, (from + gone) % room, room, time)
-          return under, total, window
-        end
-      end
-    end
-  end
-  newest, used, older, oldest, base, first, slots, written = latest, sum, count, begun, less, from, room, under
-  return under
+  return written
 end
 
--- What only other than the usual hits need.
-function grains.more()
-  -- Found by evaluate: the time to judge by, or nothing where no grain counts, and how many of the older ones have expired then.
-  local at, expired
+-- Found by evaluate: the time to judge by, or nothing where no grain counts, and how many of the older ones have expired then.
+local at, expired
 
-  -- Whether two times fall in one grain.
-  local function one_grain(plan, one, other)
-    local grain = plan.grain
-    return one - one % grain == other - other % grain
+-- Whether two times fall in one grain.
+local function one_grain(plan, one, other)
+  local grain = plan.grain
+  return one - one % grain == other - other % grain
+end
+
+-- Where one of the older grains is, the first being 0: on the desk, if it is of the four that is not full, or in its slot.
+local function slot(index)
+  assure(older, slots)
+  local at = (first + index) % slots
+  if index >= older - (first + older) % slots % 4 then
+    return at % 4 * 14
   end
+  return SLOTS + at * 14
+end
 
-  -- Where one of the older grains is, the first being 0: on the desk, if it is of the four that is not full, or in its slot.
-  local function slot(index)
-    assure(older, slots)
-    local at = (first + index) % slots
-    if index >= older - (first + older) % slots % 4 then
-      return at % 4 * 14
-    end
-    return SLOTS + at * 14
-  end
+-- Time and end of one of the older grains.
+local function grain_at(index)
+  local from = slot(index)
+  local time, ends = unpack('>I7I7', call('GETRANGE', key, text(from), text(from + 13)))
+  return time, ends
+end
 
-  -- Time and end of one of the older grains.
-  local function grain_at(index)
-    local from = slot(index)
-    local time, ends = unpack('>I7I7', call('GETRANGE', key, text(from), text(from + 13)))
-    return time, ends
-  end
+local function set_grain(index, time, ends)
+  call('SETRANGE', key, text(slot(index)), pack('>I7I7', time, ends))
+end
 
-  local function set_grain(index, time, ends)
-    call('SETRANGE', key, text(slot(index)), pack('>I7I7', time, ends))
-  end
-
-  -- How many of the older grains come before the first of which `which` (1 its time, 2 its end less the base) is at least `least`, and
-  -- that one's time and end; galloping from the oldest.
-  local function partition(which, least)
-    local low, high, step = -1, 0, 1
-    local time, ends
-    local function holds(index)
-      local its_time, its_ends = grain_at(index)
-      if (which == 1 and its_time or wrapping_sub(its_ends, base)) >= least then
-        time, ends = its_time, its_ends
-        return true
-      end
-    end
-    while high < older and not holds(high) do
-      low, high, step = high, high + step, step * 2
-    end
-    if high > older then
-      high = older
-    end
-    while high - low > 1 do
-      local middle = math.floor((low + high) / 2)
-      if holds(middle) then
-        high = middle
-      else
-        low = middle
-      end
-    end
-    return high, time, ends
-  end
-
-  -- The cost of the first `n` of the older grains.
-  local function cost_of(n)
-    if n == 0 then
-      return 0
-    end
-    local _, ends = grain_at(n - 1)
-    return wrapping_sub(ends, base)
-  end
-
-  -- The time to judge by: none where all grains have expired, or are so far ahead that the clock was wrong.
-  local function effective(plan, time)
-    local window = plan.window
-    if used > 0 and newest + window > time and newest <= time + window then
-      return newest > time and newest or time
+-- How many of the older grains come before the first of which `which` (1 its time, 2 its end less the base) is at least `least`, and
+-- that one's time and end; galloping from the oldest.
+local function partition(which, least)
+  local low, high, step = -1, 0, 1
+  local time, ends
+  local function holds(index)
+    local its_time, its_ends = grain_at(index)
+    if (which == 1 and its_time or wrapping_sub(its_ends, base)) >= least then
+      time, ends = its_time, its_ends
+      return true
     end
   end
-
-  -- The time of the first grain with which `need` of the cost has left.
-  local function leaving(need)
-    if older == 0 then
-      return newest
-    elseif need <= 1 then
-      return oldest
-    end
-    local _, time = partition(2, need)
-    return time or newest
+  while high < older and not holds(high) do
+    low, high, step = high, high + step, step * 2
   end
-
-  -- Writes the head anew.
-  local function save(plan)
-    local numbers = pack('>I7I7I7I7I7I7I7', newest, used, older, oldest, base, first, slots) .. plan.text
-    head = sub(head, 1, NUMBERS) .. numbers
-    call('SETRANGE', key, '56', numbers)
+  if high > older then
+    high = older
   end
-
-  -- How many grains besides the newest there can be, and one to spare, in fours.
-  local function enough(plan)
-    return math.ceil((math.floor(plan.window / plan.grain) + 2) / 4) * 4
-  end
-
-  -- Lets the older grains that have expired go: their slots are free.
-  local function purge(plan)
-    local _, ends = grain_at(expired - 1)
-    oldest = expired < older and grain_at(expired) or newest
-    used, base, older = used - wrapping_sub(ends, base), ends, older - expired
-    first, expired = (first + expired) % slots, 0
-    save(plan)
-  end
-
-  -- Makes a ring of so many slots. The one question that needs all of it, and only of what was written under a finer grain.
-  local function lay_out(plan, wanted)
-    assure(older, slots)
-    local placed = (first + older) % slots % 4
-    local on_desk = math.min(placed, older)
-    local rest = older - on_desk
-    local run, from = math.min(rest, slots - first), SLOTS + first * 14
-    local laid = run > 0 and call('GETRANGE', key, text(from), text(from + run * 14 - 1)) or ''
-    if rest > run then
-      laid = laid .. call('GETRANGE', key, text(SLOTS), text(SLOTS + (rest - run) * 14 - 1))
-    end
-    laid = laid .. sub(head, (placed - on_desk) * 14 + 1, placed * 14)
-    local desk = sub(laid, (older - older % 4) * 14 + 1)
-    first, slots = 0, wanted
-    head = desk .. sub(DESK, #desk + 1) .. pack('>I7I7I7I7I7I7I7', newest, used, older, oldest, base, first, slots) .. plan.text
-    call('SET', key, head .. laid .. string.rep('\0', slots * 14 - #laid), 'KEEPTTL')
-  end
-
-  function grains.evaluate(plan, cost)
-    local window, capacity = plan.window, plan.capacity
-    expired = 0
-    if used == 0 then
-      at = nil
-    elseif newest > now then
-      at = effective(plan, now)
+  while high - low > 1 do
+    local middle = math.floor((low + high) / 2)
+    if holds(middle) then
+      high = middle
     else
-      at = newest + window > now and now or nil
+      low = middle
     end
-    if not at then
-      return 0, judge(capacity, 0, cost), 0
+  end
+  return high, time, ends
+end
+
+-- The cost of the first `n` of the older grains.
+local function cost_of(n)
+  if n == 0 then
+    return 0
+  end
+  local _, ends = grain_at(n - 1)
+  return wrapping_sub(ends, base)
+end
+
+-- The time to judge by: none where all grains have expired, or are so far ahead that the clock was wrong.
+local function effective(plan, time)
+  local window = plan.window
+  if used > 0 and newest + window > time and newest <= time + window then
+    return newest > time and newest or time
+  end
+end
+
+-- The time of the first grain with which `need` of the cost has left.
+local function leaving(need)
+  if older == 0 then
+    return newest
+  elseif need <= 1 then
+    return oldest
+  end
+  local _, time = partition(2, need)
+  return time or newest
+end
+
+-- Writes the head anew.
+local function save(plan)
+  local numbers = pack('>I7I7I7I7I7I7I7', newest, used, older, oldest, base, first, slots) .. plan.text
+  head = sub(head, 1, NUMBERS) .. numbers
+  call('SETRANGE', key, '56', numbers)
+end
+
+-- Lets the older grains that have expired go: their slots are free.
+local function purge(plan)
+  local _, ends = grain_at(expired - 1)
+  oldest = expired < older and grain_at(expired) or newest
+  used, base, older = used - wrapping_sub(ends, base), ends, older - expired
+  first, expired = (first + expired) % slots, 0
+  save(plan)
+end
+
+-- Makes a ring of so many slots. The one question that needs all of it, and only of what was written under a finer grain.
+local function lay_out(plan, wanted)
+  assure(older, slots)
+  local placed = (first + older) % slots % 4
+  local on_desk = math.min(placed, older)
+  local rest = older - on_desk
+  local run, from = math.min(rest, slots - first), SLOTS + first * 14
+  local laid = run > 0 and call('GETRANGE', key, text(from), text(from + run * 14 - 1)) or ''
+  if rest > run then
+    laid = laid .. call('GETRANGE', key, text(SLOTS), text(SLOTS + (rest - run) * 14 - 1))
+  end
+  laid = laid .. sub(head, (placed - on_desk) * 14 + 1, placed * 14)
+  local desk = sub(laid, (older - older % 4) * 14 + 1)
+  first, slots = 0, wanted
+  head = desk .. sub(DESK, #desk + 1) .. pack('>I7I7I7I7I7I7I7', newest, used, older, oldest, base, first, slots) .. plan.text
+  call('SET', key, head .. laid .. string.rep('\0', slots * 14 - #laid), 'KEEPTTL')
+end
+
+function grains.evaluate(plan, cost)
+  local window, capacity = plan.window, plan.capacity
+  expired = 0
+  if used == 0 then
+    at = nil
+  elseif newest > now then
+    at = effective(plan, now)
+  else
+    at = newest + window > now and now or nil
+  end
+  if not at then
+    return 0, judge(capacity, 0, cost), 0
+  end
+  local cutoff, gone, lasts = at - window, 0, newest + window - now
+  if cutoff < floor then
+    cutoff = floor
+  end
+  if oldest <= cutoff and older > 0 then
+    expired = partition(1, cutoff + 1)
+    gone = cost_of(expired)
+  end
+  local live = used - gone
+  if cost <= capacity - live then
+    return live, ALLOWED, lasts
+  end
+  return live, judge(capacity, live, cost) or leaving(gone + live - (capacity - cost)) + window - now, lasts
+end
+
+function grains.commit(plan, cost)
+  local before, window = newest, plan.window
+  if not at then
+    cost = math.min(cost, MAX)
+    at, written, newest, used, oldest, base, older, first, floor = now, plan.text, now, cost, now, 0, 0, 0, 0
+    slots, head = begin(key, plan, cost)
+    return now, cost, window
+  end
+  if expired > 0 then
+    purge(plan)
+  end
+  if cost > MAX - used then
+    cost = MAX - used
+  end
+  if older >= slots and not one_grain(plan, before, at) then
+    lay_out(plan, 2 * slots)
+  end
+  newest = at
+  used, older = add(key, head, plan, at, cost, before, used, older, base, first, slots)
+  oldest = older > 0 and oldest or at
+  return at, cost, at + window - now
+end
+
+function grains.rarely()
+  grains.terms = { 'window', 'grain' }
+
+  -- Slots that a conversion needs.
+  local needed = 0
+
+  -- One grain less. Where the last four were full they are not any more, and stand on the desk.
+  local function shorten()
+    local tail = (first + older) % slots
+    if tail % 4 == 0 then
+      local from = SLOTS + (tail - 4) % slots * 14
+      head = call('GETRANGE', key, text(from), text(from + 55)) .. sub(head, NUMBERS + 1)
+      call('SETRANGE', key, '0', sub(head, 1, NUMBERS))
     end
-    local cutoff, gone, lasts = at - window, 0, newest + window - now
-    if cutoff < floor then
-      cutoff = floor
-    end
-    if oldest <= cutoff and older > 0 then
-      expired = partition(1, cutoff + 1)
-      gone = cost_of(expired)
-    end
-    local live = used - gone
-    if cost <= capacity - live then
-      return live, ALLOWED, lasts
-    end
-    return live, judge(capacity, live, cost) or leaving(gone + live - (capacity - cost)) + window - now, lasts
+    older = older - 1
   end
 
-  function grains.commit(plan, cost)
-    local before, window = newest, plan.window
+  -- Moves the ends of grains by `back`, up or down.
+  local function move(from, to, shift, back)
+    for i = from, to do
+      local time, ends = grain_at(i)
+      set_grain(i, time, shift(ends, back))
+    end
+  end
+
+  -- The grain gives back what it can; the ends of all later ones or of all earlier ones, whichever are fewer, move with it.
+  function grains.refund(plan, when, amount)
     if not at then
-      cost = math.min(cost, MAX)
-      at, written, newest, used, oldest, base, older, floor = now, plan.text, now, cost, now, 0, 0, 0
-      first, slots = 0, enough(plan)
-      head = DESK .. pack('>I7I7I7I7I7I7I7', now, cost, 0, now, 0, 0, slots) .. written
-      call('SET', key, head, 'PX', ttl(2 * window - now % window))
-      return now, cost, window
+      return
     end
     if expired > 0 then
       purge(plan)
     end
-    if cost > MAX - used then
-      cost = MAX - used
+    local index, time, ends = partition(1, when)
+    if not time then
+      -- Only the newest is left to have it.
+      local own = used - cost_of(older)
+      if when <= newest and one_grain(plan, when, newest) then
+        used = used - math.min(amount, own)
+        if amount >= own and older == 0 then
+          call('DEL', key)
+          return
+        elseif amount >= own then
+          -- The one before it is now the newest.
+          newest = grain_at(older - 1)
+          shorten()
+          oldest = older > 0 and oldest or newest
+        end
+      end
+    elseif one_grain(plan, when, time) then
+      local own = wrapping_sub(ends, base) - cost_of(index)
+      local back = math.min(amount, own)
+      if older - index <= index then
+        move(index, older - 1, wrapping_sub, back)
+      else
+        move(0, index - 1, wrapping_add, back)
+        base = wrapping_add(base, back)
+      end
+      used = used - back
+      if back == own then
+        for i = index, older - 2 do
+          set_grain(i, grain_at(i + 1))
+        end
+        shorten()
+        oldest = older > 0 and grain_at(0) or newest
+      end
     end
-    if older >= slots and not one_grain(plan, before, at) then
-      lay_out(plan, 2 * slots)
-    end
-    newest = at
-    used, older = add(plan, at, cost, before, used, older, base, first, slots)
-    oldest = older > 0 and oldest or at
-    return at, cost, at + window - now
+    save(plan)
+    keep(key, plan, newest)
   end
 
-  function grains.rarely()
-    grains.terms = { 'window', 'grain' }
-
-    -- Slots that a conversion needs.
-    local needed = 0
-
-    -- One grain less. Where the last four were full they are not any more, and stand on the desk.
-    local function shorten()
-      local tail = (first + older) % slots
-      if tail % 4 == 0 then
-        local from = SLOTS + (tail - 4) % slots * 14
-        head = call('GETRANGE', key, text(from), text(from + 55)) .. sub(head, NUMBERS + 1)
-        call('SETRANGE', key, '0', sub(head, 1, NUMBERS))
-      end
-      older = older - 1
+  -- Keeps what the old window still held.
+  function grains.convert(old, new, since)
+    local time = effective(old, since)
+    if time then
+      floor = math.max(time - old.window, floor)
+      needed = older - older % 4 + 4 + enough(new)
+    else
+      used = 0
     end
+    return not time
+  end
 
-    -- Moves the ends of grains by `back`, up or down.
-    local function move(from, to, shift, back)
-      for i = from, to do
-        local time, ends = grain_at(i)
-        set_grain(i, time, shift(ends, back))
-      end
-    end
+  function grains.stamp()
+    return newest
+  end
 
-    -- The grain gives back what it can; the ends of all later ones or of all earlier ones, whichever are fewer, move with it.
-    function grains.refund(plan, when, amount)
-      if not at then
-        return
-      end
+  function grains.persist(plan)
+    if used > 0 and newest + plan.window > now then
+      expired = older > 0 and oldest <= floor and partition(1, floor + 1) or 0
       if expired > 0 then
         purge(plan)
       end
-      local index, time, ends = partition(1, when)
-      if not time then
-        -- Only the newest is left to have it.
-        local own = used - cost_of(older)
-        if when <= newest and one_grain(plan, when, newest) then
-          used = used - math.min(amount, own)
-          if amount >= own and older == 0 then
-            call('DEL', key)
-            return
-          elseif amount >= own then
-            -- The one before it is now the newest.
-            newest = grain_at(older - 1)
-            shorten()
-            oldest = older > 0 and oldest or newest
-          end
-        end
-      elseif one_grain(plan, when, time) then
-        local own = wrapping_sub(ends, base) - cost_of(index)
-        local back = math.min(amount, own)
-        if older - index <= index then
-          move(index, older - 1, wrapping_sub, back)
-        else
-          move(0, index - 1, wrapping_add, back)
-          base = wrapping_add(base, back)
-        end
-        used = used - back
-        if back == own then
-          for i = index, older - 2 do
-            set_grain(i, grain_at(i + 1))
-          end
-          shorten()
-          oldest = older > 0 and grain_at(0) or newest
-        end
-      end
-      save(plan)
-      keep(plan, newest)
-    end
-
-    -- Keeps what the old window still held.
-    function grains.convert(old, new, since)
-      local time = effective(old, since)
-      if time then
-        floor = math.max(time - old.window, floor)
-        needed = older - older % 4 + 4 + enough(new)
+      if needed > slots then
+        lay_out(plan, needed)
       else
-        used = 0
+        save(plan)
       end
-      return not time
+      written = plan.text
+      keep(key, plan, newest)
     end
+    needed = 0
+  end
 
-    function grains.stamp()
-      return newest
+  function grains.inspect()
+    local entries = {}
+    local skipped = math.max(older + 1 - INSPECTED, 0)
+    local before = base
+    if skipped > 0 then
+      local _
+      _, before = grain_at(skipped - 1)
     end
-
-    function grains.persist(plan)
-      if used > 0 and newest + plan.window > now then
-        expired = older > 0 and oldest <= floor and partition(1, floor + 1) or 0
-        if expired > 0 then
-          purge(plan)
-        end
-        if needed > slots then
-          lay_out(plan, needed)
-        else
-          save(plan)
-        end
-        written = plan.text
-        keep(plan, newest)
-      end
-      needed = 0
+    for i = skipped, older - 1 do
+      local time, ends = grain_at(i)
+      table.insert(entries, time)
+      table.insert(entries, wrapping_sub(ends, before))
+      before = ends
     end
-
-    function grains.inspect()
-      local entries = {}
-      local skipped = math.max(older + 1 - INSPECTED, 0)
-      local before = base
-      if skipped > 0 then
-        local _
-        _, before = grain_at(skipped - 1)
-      end
-      for i = skipped, older - 1 do
-        local time, ends = grain_at(i)
-        table.insert(entries, time)
-        table.insert(entries, wrapping_sub(ends, before))
-        before = ends
-      end
-      if used > 0 then
-        table.insert(entries, newest)
-        table.insert(entries, wrapping_sub(wrapping_add(base, used), before))
-      end
-      return {}, entries
+    if used > 0 then
+      table.insert(entries, newest)
+      table.insert(entries, wrapping_sub(wrapping_add(base, used), before))
     end
+    return {}, entries
   end
 end
-
-algorithms['sliding-window'] = grains

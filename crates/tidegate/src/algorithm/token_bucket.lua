@@ -1,7 +1,46 @@
--- token-bucket, version 2: the twin of token_bucket.rs. A hash: `bucket`, which is spent, fraction and at (7 bytes each), as
+-- token-bucket, version 3: the twin of token_bucket.rs. A hash: `bucket`, which is spent, fraction and at (7 bytes each), as
 -- `spent + fraction / per` tokens were missing then, and the plan. One field, because two are read as a table.
 
-local bucket = { needs = { 'tokens', 'per', 'capacity', 'window' } }
+local function take_bucket(key, plan, cost)
+  local per, tokens, capacity, stretch = plan.per, plan.tokens, plan.capacity, plan.stretch
+  if not stretch then
+    -- All of it is in parts of a token, if these are not too many.
+    local parts = (capacity + 1) * per
+    if parts >= WHOLE then
+      return
+    end
+    local rest = parts % tokens
+    stretch = (parts - rest) / tokens + (rest > 0 and 1 or 0)
+    plan.stretch = stretch
+  end
+  local value, owed, begun, kept = call('HGET', key, 'bucket'), cost * per, now - now % stretch, 0
+  if value then
+    local missing, part, time, under = unpack('>I7I7I7c35', value)
+    local before, back = missing * per + part, (now - time) * tokens
+    if under ~= plan.text or time > now or part >= per or before >= WHOLE or back >= WHOLE then
+      return
+    elseif before > back then
+      owed = owed + (before - back)
+    end
+    kept = time
+  end
+  if owed > capacity * per then
+    return
+  end
+  local part, rest = owed % per, owed % tokens
+  local missing = (owed - part) / per
+  call('HSET', key, 'bucket', pack('>I7I7I7c0', missing, part, now, plan.text))
+  if kept < begun then
+    call('PEXPIRE', key, ttl(begun + 2 * stretch - now))
+  end
+  return part > 0 and missing + 1 or missing, (owed - rest) / tokens + (rest > 0 and 1 or 0)
+end
+
+algorithms['token-bucket'] = { needs = { 'tokens', 'per', 'capacity', 'window' }, take = take_bucket }
+
+-- Otherwise
+
+local bucket = algorithms['token-bucket']
 
 -- The longest time to refill a bucket: 100 years.
 local MAX_REFILL = 100 * 366 * 86400000000
@@ -79,34 +118,16 @@ local function save(plan)
   end
 end
 
-function bucket.load(of, plan, cost)
+function bucket.load(of)
   local value = call('HGET', of, 'bucket')
   key = of
-  if not value then
+  if value then
+    spent, fraction, at, written = unpack('>I7I7I7c35', value)
+    kept = at
+  else
     written, spent, fraction, at, kept = nil, 0, 0, 0, 0
-    return
   end
-  local missing, part, time, under = unpack('>I7I7I7c35', value)
-  if cost and time <= now and under == plan.text and time >= stretch_of(plan, now) then
-    local per, tokens = plan.per, plan.tokens
-    -- All of it in parts of a token, if these are not too many.
-    local owed, back = (missing + cost) * per + part, (now - time) * tokens
-    if owed < WHOLE and back < WHOLE and part < per then
-      owed = owed - back
-      if owed < cost * per then
-        owed = cost * per
-      end
-      if owed <= plan.capacity * per then
-        part = owed % per
-        missing = (owed - part) / per
-        call('HSET', of, 'bucket', pack('>I7I7I7c0', missing, part, now, under))
-        local rest = owed % tokens
-        return under, part > 0 and missing + 1 or missing, (owed - rest) / tokens + (rest > 0 and 1 or 0)
-      end
-    end
-  end
-  spent, fraction, at, written, kept = missing, part, time, under, time
-  return under
+  return written
 end
 
 function bucket.evaluate(plan, cost)
@@ -172,5 +193,3 @@ function bucket.rarely()
     return { 'missing', spent, 'fraction', fraction, 'at', at }, {}
   end
 end
-
-algorithms['token-bucket'] = bucket

@@ -1,4 +1,4 @@
--- decide, version 3: answers hits, each by several policies and all or nothing: the twin of memory/mod.rs. All that came
+-- decide, version 4: answers hits, each by several policies and all or nothing: the twin of memory/mod.rs. All that came
 -- while the last call was under way come together in one; a hit that fails fails alone.
 --
 -- KEYS: for each ask the state's key; for amendments and resets more, see there.
@@ -11,9 +11,6 @@
 --   microseconds), used, reset_after. Of what is charged as asked and at this time only two: -4 less reset_after, and used. What is
 --   charged otherwise has -3 before the three, and the charged cost and its time after them. For a hit that failed: -2^54 (7
 --   bytes), then a text and its length (2) before it.
-
-local CHECK, PEEK, CHARGE, AMEND, RESET, INSPECT, LEASE = 0, 1, 2, 3, 4, 5, 6
-local CHARGED, TAKEN, FAILED = -3, -4, -2 ^ 54
 
 -- The plan that is packed at a position, and the next position. Its `text` is what is written beside states under it: since when it is
 -- in force, and what its algorithm needs.
@@ -36,25 +33,50 @@ for i = 4, #ARGV do
   plans[i - 3] = plan_at(ARGV[i], 1)
 end
 
-local KEYS, hits = KEYS, ARGV[3]
--- The hits that are being served, which are alike: what they ask, how many there are, how many of them are begun; the key before
--- the first one's, and where its asks are.
-local intent, count, number, amount
-local times, begun, before_first, asks_at
--- Of one of them: the key before the next that is read, and the next ask.
-local key_index, position
--- The reply: what is packed of it, and the numbers after that, which are packed together; how many of them there are, without and
--- with those of the hit that is being served.
-local reply, numbers, answered, pending = {}, { now }, 1, 1
+-- What is asked: the hits, packed.
+local hits = ARGV[3]
 
--- Packs the numbers, not more at a time than a call takes.
+-- The numbers of the reply, the parts of it before them if they are not all, how many of the hits that are alike are begun, and what the
+-- rest has.
+local numbers, reply, begun, other = { now }, nil, 0, nil
+
+-- Takes hits that each ask one policy, which are alike but for their keys: the first has the key after `before`.
+local function take_each(times, before, plan, cost)
+  local KEYS, take, last = KEYS, plan.algorithm.take, #numbers
+  for i = begun + 1, times do
+    begun = i
+    local used, reset_after = take(KEYS[before + i], plan, cost)
+    if used then
+      -- In this order: an array grows, a table with gaps does not.
+      numbers[last + 1] = -4 - reset_after
+      numbers[last + 2] = used
+      last = last + 2
+    else
+      other = other or rest()
+      other.decide_one(KEYS[before + i], plan, cost)
+      last = #numbers
+    end
+  end
+end
+
+-- Otherwise
+
+local CHECK, PEEK, CHARGE, AMEND, RESET, INSPECT, LEASE = 0, 1, 2, 3, 4, 5, 6
+local CHARGED, FAILED = -3, -2 ^ 54
+
+-- Puts the numbers into the reply, not more at a time than a call takes.
 local function pack_numbers()
-  for from = 1, answered, 1000 do
-    local to = math.min(from + 999, answered)
+  reply = reply or {}
+  for from = 1, #numbers, 1000 do
+    local to = math.min(from + 999, #numbers)
     reply[#reply + 1] = pack('>' .. string.rep('i7', to - from + 1), values(numbers, from, to))
   end
-  answered, pending = 0, 0
+  numbers = {}
 end
+
+-- What the hit that is being served is answered, which counts when all of it is done; what it asks, of how many policies; the key before
+-- the next that is read, and where the next ask is.
+local told, intent, count, key_index, position = {}, nil, nil, nil, nil
 
 -- Adds an answer to those of the hit that is being served.
 local function answer(wait, used, reset_after, charged, at)
@@ -62,296 +84,251 @@ local function answer(wait, used, reset_after, charged, at)
   if not (wait >= NEVER and wait < WHOLE) then
     error('ERR damaged', 0)
   end
-  local told = charged > 0 and { CHARGED, wait, used, reset_after, charged, at } or { wait, used, reset_after }
-  for _, number in ipairs(told) do
-    pending = pending + 1
-    numbers[pending] = number
+  for _, number in ipairs(charged > 0 and { CHARGED, wait, used, reset_after, charged, at } or { wait, used, reset_after }) do
+    told[#told + 1] = number
   end
 end
 
--- What is needed for other than the usual hits, made when it is; what serves one of them, and how many keys and bytes an ask has.
-local uncommon, serve, width, bytes
-
-local function rarely()
-  for _, plan in ipairs(plans) do
-    if not plan.algorithm.evaluate then
-      plan.algorithm.more()
-    end
+-- The hit is done.
+local function finish()
+  for _, number in ipairs(told) do
+    numbers[#numbers + 1] = number
   end
+end
 
-  -- Makes what an algorithm rarely needs.
-  local function whole(algorithm)
-    if not algorithm.refund then
-      algorithm.rarely()
-    end
-    return algorithm
+-- Makes what an algorithm rarely needs.
+local function whole(algorithm)
+  if not algorithm.refund then
+    algorithm.rarely()
   end
+  return algorithm
+end
 
-  -- Takes the loaded state through every plan there has been since it was written, each as of its beginning. What was written under
-  -- a plan that is not known here changes now, and what was written under an older one after there was a newer one, as of when it was
-  -- written: somebody who shares this server has not heard of the change yet. The state is written down as it is then, so that
-  -- it changes once, and what nothing is left of is gone, whatever the clock does next.
-  local function carry_over(key, plan, written)
-    local gone = false
-    local algorithm = whole(plan.algorithm)
-    local function change(old, new, since)
-      for _, name in ipairs(algorithm.terms) do
-        if old[name] ~= new[name] then
-          local stamp, as_of = algorithm.stamp(old)
-          if stamp and stamp > since and stamp <= now then
-            since = as_of or stamp
-          end
-          gone = algorithm.convert(old, new, since)
-          return
+-- Takes the loaded state through every plan there has been since it was written, each as of its beginning. What was written under
+-- a plan that is not known here changes now, and what was written under an older one after there was a newer one, as of when it was
+-- written: somebody who shares this server has not heard of the change yet. The state is written down as it is then, so that
+-- it changes once, and what nothing is left of is gone, whatever the clock does next.
+local function carry_over(key, plan, written)
+  local gone = false
+  local algorithm = whole(plan.algorithm)
+  local function change(old, new, since)
+    for _, name in ipairs(algorithm.terms) do
+      if old[name] ~= new[name] then
+        local stamp, as_of = algorithm.stamp(old)
+        if stamp and stamp > since and stamp <= now then
+          since = as_of or stamp
         end
+        gone = algorithm.convert(old, new, since)
+        return
       end
-    end
-    local eras, from, next_from = {}, nil, plan.past
-    while next_from <= #plan.packed do
-      local era
-      era, next_from = plan_at(plan.packed, next_from)
-      table.insert(eras, era)
-      from = era.text == written and #eras or from
-    end
-    table.insert(eras, plan)
-    if from then
-      for i = from + 1, #eras do
-        change(eras[i - 1], eras[i], eras[i].since)
-      end
-    else
-      local numbers = { unpack('>I7I7I7I7I7', written) }
-      local old = { capacity = 0, interval = 0 }
-      for i, name in ipairs(algorithm.needs) do
-        old[name] = numbers[i + 1]
-      end
-      old.tolerance = old.capacity * old.interval
-      change(old, plan, plan.since > numbers[1] and plan.since or now)
-    end
-    if gone then
-      call('DEL', key)
-    else
-      algorithm.persist(plan)
     end
   end
-
-  local function load(key, plan)
-    local written = plan.algorithm.load(key)
-    if written and written ~= plan.text then
-      carry_over(key, plan, written)
-    end
-    return written
+  local eras, from, next_from = {}, nil, plan.past
+  while next_from <= #plan.packed do
+    local era
+    era, next_from = plan_at(plan.packed, next_from)
+    table.insert(eras, era)
+    from = era.text == written and #eras or from
   end
-
-  -- Decides a hit. The flag of an ask: 1 if it is enforced. The number: its cost.
-  local function decide()
-    local asks, admitted = {}, true
-    for i = 1, count do
-      local number, enforced, cost
-      number, enforced, cost, position = unpack('>I2BI7', hits, position)
-      local plan, key = plans[number], KEYS[key_index + i]
-      load(key, plan)
-      local used, wait, reset_after = plan.algorithm.evaluate(plan, cost)
-      admitted = admitted and (enforced == 0 or wait == ALLOWED)
-      reset_after = reset_after or plan.algorithm.reset_after(plan)
-      asks[i] = { plan = plan, key = key, cost = cost, used = used, wait = wait, reset_after = reset_after }
+  table.insert(eras, plan)
+  if from then
+    for i = from + 1, #eras do
+      change(eras[i - 1], eras[i], eras[i].since)
     end
-    for _, ask in ipairs(asks) do
-      local plan, cost, used, wait, reset_after = ask.plan, ask.cost, ask.used, ask.wait, ask.reset_after
-      local charged, at = 0, 0
-      if cost > 0 and (intent == CHARGE or (intent == CHECK and admitted and wait == ALLOWED)) then
-        -- There is one state at a time.
-        load(ask.key, plan)
-        plan.algorithm.evaluate(plan, cost)
-        at, charged, reset_after = plan.algorithm.commit(plan, cost)
-        used = used + charged
-        if intent == CHARGE then
-          used, wait = plan.algorithm.evaluate(plan, 0)
-        end
-      end
-      answer(wait, used, reset_after or plan.algorithm.reset_after(plan), charged, at)
+  else
+    local numbers = { unpack('>I7I7I7I7I7', written) }
+    local old = { capacity = 0, interval = 0 }
+    for i, name in ipairs(algorithm.needs) do
+      old[name] = numbers[i + 1]
     end
+    old.tolerance = old.capacity * old.interval
+    change(old, plan, plan.since > numbers[1] and plan.since or now)
   end
+  if gone then
+    call('DEL', key)
+  else
+    algorithm.persist(plan)
+  end
+end
 
-  -- How a key stands.
-  local function tell(key, plan)
+local function load(key, plan)
+  local written = plan.algorithm.load(key)
+  if written and written ~= plan.text then
+    carry_over(key, plan, written)
+  end
+  return written
+end
+
+-- Decides a hit that asks one policy, and is not as usual.
+local function decide_one(key, plan, cost)
+  local algorithm = plan.algorithm
+  told = {}
+  load(key, plan)
+  local used, wait, reset_after = algorithm.evaluate(plan, cost)
+  local charged, at = 0, 0
+  if wait == ALLOWED then
+    at, charged, reset_after = algorithm.commit(plan, cost)
+    used = used + charged
+  end
+  answer(wait, used, reset_after or algorithm.reset_after(plan), charged, at)
+  finish()
+end
+
+-- Decides a hit. The flag of an ask: 1 if it is enforced. The number: its cost.
+local function decide()
+  local asks, admitted = {}, true
+  for i = 1, count do
+    local number, enforced, cost
+    number, enforced, cost, position = unpack('>I2BI7', hits, position)
+    local plan, key = plans[number], KEYS[key_index + i]
     load(key, plan)
-    local used, wait, reset_after = plan.algorithm.evaluate(plan, 0)
-    answer(wait, used, reset_after or plan.algorithm.reset_after(plan), 0, 0)
+    local used, wait, reset_after = plan.algorithm.evaluate(plan, cost)
+    admitted = admitted and (enforced == 0 or wait == ALLOWED)
+    reset_after = reset_after or plan.algorithm.reset_after(plan)
+    asks[i] = { plan = plan, key = key, cost = cost, used = used, wait = wait, reset_after = reset_after }
   end
-
-  -- Brings what was charged to what it should have been, once. The number of an ask: how much to give back; then how much to charge,
-  -- the time of the charge, how long to remember the receipt in microseconds (7 bytes each). Keys: the state, the mark that the
-  -- receipt is used, the mark of the last reset.
-  local function amend()
-    for _ = 1, count do
-      local number, flag, back, more, at, remember
-      number, flag, back, more, at, remember, position = unpack('>I2BI7I7I7I7', hits, position)
-      local plan, key, mark, void = plans[number], KEYS[key_index + 1], KEYS[key_index + 2], KEYS[key_index + 3]
-      local algorithm, written = whole(plan.algorithm), load(key, plan)
-      algorithm.evaluate(plan, 0)
-      local reset = tonumber(call('GET', void) or -1)
-      if call('SET', mark, '', 'NX', 'PX', ttl(remember)) and at > reset then
-        if more > 0 then
-          algorithm.commit(plan, more)
-        elseif back > 0 and written then
-          algorithm.refund(plan, at, back)
-        end
+  for _, ask in ipairs(asks) do
+    local plan, cost, used, wait, reset_after = ask.plan, ask.cost, ask.used, ask.wait, ask.reset_after
+    local charged, at = 0, 0
+    if cost > 0 and (intent == CHARGE or (intent == CHECK and admitted and wait == ALLOWED)) then
+      -- There is one state at a time.
+      load(ask.key, plan)
+      plan.algorithm.evaluate(plan, cost)
+      at, charged, reset_after = plan.algorithm.commit(plan, cost)
+      used = used + charged
+      if intent == CHARGE then
+        used, wait = plan.algorithm.evaluate(plan, 0)
       end
-      tell(key, plan)
-      key_index = key_index + 3
     end
+    answer(wait, used, reset_after or plan.algorithm.reset_after(plan), charged, at)
   end
+end
 
-  -- Forgets keys, and that receipts from before now are worth anything. The number of an ask: how long to remember that in
-  -- microseconds. Keys: the state, the mark of the last reset.
-  local function reset()
-    for _ = 1, count do
-      local number, flag, remember
-      number, flag, remember, position = unpack('>I2BI7', hits, position)
-      local plan, key, void = plans[number], KEYS[key_index + 1], KEYS[key_index + 2]
-      load(key, plan)
-      local _, _, lasts = plan.algorithm.evaluate(plan, 0)
-      lasts = lasts or plan.algorithm.reset_after(plan)
-      local last, left = tonumber(call('GET', void) or 0), call('PTTL', void)
-      local lives = ttl(math.max(lasts, remember))
-      call('SET', void, text(math.max(last, now)), 'PX', left > tonumber(lives) and text(left) or lives)
-      call('DEL', key)
-      tell(key, plan)
-      key_index = key_index + 2
+-- How a key stands.
+local function tell(key, plan)
+  load(key, plan)
+  local used, wait, reset_after = plan.algorithm.evaluate(plan, 0)
+  answer(wait, used, reset_after or plan.algorithm.reset_after(plan), 0, 0)
+end
+
+-- Brings what was charged to what it should have been, once. The number of an ask: how much to give back; then how much to charge,
+-- the time of the charge, how long to remember the receipt in microseconds (7 bytes each). Keys: the state, the mark that the
+-- receipt is used, the mark of the last reset.
+local function amend()
+  for _ = 1, count do
+    local number, flag, back, more, at, remember
+    number, flag, back, more, at, remember, position = unpack('>I2BI7I7I7I7', hits, position)
+    local plan, key, mark, void = plans[number], KEYS[key_index + 1], KEYS[key_index + 2], KEYS[key_index + 3]
+    local algorithm, written = whole(plan.algorithm), load(key, plan)
+    algorithm.evaluate(plan, 0)
+    local reset = tonumber(call('GET', void) or -1)
+    if call('SET', mark, '', 'NX', 'PX', ttl(remember)) and at > reset then
+      if more > 0 then
+        algorithm.commit(plan, more)
+      elseif back > 0 and written then
+        algorithm.refund(plan, at, back)
+      end
     end
+    tell(key, plan)
+    key_index = key_index + 3
   end
+end
 
-  -- What is stored for a key. Answers the TTL in milliseconds (7 bytes; -2: nothing is stored), how many names and numbers there are
-  -- (2), the names (ended by 0) and numbers (7), then the times and costs of entries (7 each) in the same way.
-  local function inspect()
+-- Forgets keys, and that receipts from before now are worth anything. The number of an ask: how long to remember that in
+-- microseconds. Keys: the state, the mark of the last reset.
+local function reset()
+  for _ = 1, count do
+    local number, flag, remember
+    number, flag, remember, position = unpack('>I2BI7', hits, position)
+    local plan, key, void = plans[number], KEYS[key_index + 1], KEYS[key_index + 2]
+    load(key, plan)
+    local _, _, lasts = plan.algorithm.evaluate(plan, 0)
+    lasts = lasts or plan.algorithm.reset_after(plan)
+    local last, left = tonumber(call('GET', void) or 0), call('PTTL', void)
+    local lives = ttl(math.max(lasts, remember))
+    call('SET', void, text(math.max(last, now)), 'PX', left > tonumber(lives) and text(left) or lives)
+    call('DEL', key)
+    tell(key, plan)
+    key_index = key_index + 2
+  end
+end
+
+-- What is stored for a key. Answers the TTL in milliseconds (7 bytes; -2: nothing is stored), how many names and numbers there are
+-- (2), the names (ended by 0) and numbers (7), then the times and costs of entries (7 each) in the same way.
+local function inspect()
+  local plan, key = plans[unpack('>I2', hits, position)], KEYS[key_index + 1]
+  local algorithm = whole(plan.algorithm)
+  algorithm.load(key)
+  local names, entries = algorithm.inspect()
+  local parts = { pack('>i7I2', call('PTTL', key), #names / 2) }
+  for i = 1, #names, 2 do
+    table.insert(parts, pack('>sI7', names[i], names[i + 1]))
+  end
+  table.insert(parts, pack('>I2', #entries / 2))
+  for i = 1, #entries, 2 do
+    table.insert(parts, pack('>I7I7', entries[i], entries[i + 1]))
+  end
+  pack_numbers()
+  reply[#reply + 1] = table.concat(parts)
+end
+
+-- Renews leases, where the flag of an ask is 1, or releases them. The number of an ask: that of the lease. Answers -2 in the place of
+-- the wait where it is not held.
+local function lease()
+  for _ = 1, count do
+    local number, renews, lease
+    number, renews, lease, position = unpack('>I2BI7', hits, position)
     local plan, key = plans[number], KEYS[key_index + 1]
     local algorithm = whole(plan.algorithm)
-    algorithm.load(key)
-    local names, entries = algorithm.inspect()
-    local parts = { pack('>i7I2', call('PTTL', key), #names / 2) }
-    for i = 1, #names, 2 do
-      table.insert(parts, pack('>sI7', names[i], names[i + 1]))
+    load(key, plan)
+    algorithm.evaluate(plan, 0)
+    local held = algorithm.holds(lease)
+    if held and renews == 1 then
+      algorithm.commit(plan, lease)
+    elseif held then
+      algorithm.refund(plan, now, lease)
     end
-    table.insert(parts, pack('>I2', #entries / 2))
-    for i = 1, #entries, 2 do
-      table.insert(parts, pack('>I7I7', entries[i], entries[i + 1]))
-    end
-    pack_numbers()
-    reply[#reply + 1] = table.concat(parts)
-  end
-
-  -- Renews leases, where the flag of an ask is 1, or releases them. The number of an ask: that of the lease. Answers -2 in the place of
-  -- the wait where it is not held.
-  local function lease()
-    for _ = 1, count do
-      local number, renews, lease
-      number, renews, lease, position = unpack('>I2BI7', hits, position)
-      local plan, key = plans[number], KEYS[key_index + 1]
-      local algorithm = whole(plan.algorithm)
-      load(key, plan)
-      algorithm.evaluate(plan, 0)
-      local held = algorithm.holds(lease)
-      if held and renews == 1 then
-        algorithm.commit(plan, lease)
-      elseif held then
-        algorithm.refund(plan, now, lease)
-      end
-      load(key, plan)
-      local used = algorithm.evaluate(plan, 0)
-      answer(held and ALLOWED or NEVER, used, algorithm.reset_after(plan), 0, 0)
-      key_index = key_index + 1
-    end
-  end
-
-  local one = { serve = decide, width = 1, bytes = 10 }
-  return {
-    carry_over = carry_over,
-    [CHECK] = one, [PEEK] = one, [CHARGE] = one,
-    [AMEND] = { serve = amend, width = 3, bytes = 31 },
-    [RESET] = { serve = reset, width = 2, bytes = 10 },
-    [INSPECT] = { serve = inspect, width = 1, bytes = 10 },
-    [LEASE] = { serve = lease, width = 1, bytes = 10 },
-  }
-end
-
--- Decides hits that each ask one policy: the usual case, written out.
-local function decide_each()
-  local plan, cost, last = plans[number], amount, answered
-  local algorithm, load, current = plan.algorithm, plan.algorithm.load, plan.text
-  local charge = intent == CHECK and cost > 0 and cost or nil
-  for i = begun + 1, times do
-    begun = i
-    local key = KEYS[before_first + i]
-    local written, used, reset_after = load(key, plan, charge)
-    local taken = used
-    if not taken then
-      if not algorithm.evaluate then
-        algorithm.more()
-      end
-      if written and written ~= current then
-        uncommon = uncommon or rarely()
-        uncommon.carry_over(key, plan, written)
-      end
-      local wait, at, charged
-      used, wait, reset_after = algorithm.evaluate(plan, cost)
-      if charge and wait == ALLOWED then
-        at, charged, reset_after = algorithm.commit(plan, cost)
-        used = used + charged
-      end
-      reset_after = reset_after or algorithm.reset_after(plan)
-      -- No state of ours lasts for longer.
-      taken = at == now and charged == cost and reset_after < WHOLE
-      if not taken then
-        pending = last
-        answer(wait, used, reset_after, charged or 0, at)
-        last = pending
-      end
-    end
-    if taken then
-      -- In this order: an array grows, a table with gaps does not.
-      numbers[last + 1] = TAKEN - reset_after
-      numbers[last + 2] = used
-      last = last + 2
-    end
-    answered = last
+    load(key, plan)
+    local used = algorithm.evaluate(plan, 0)
+    answer(held and ALLOWED or NEVER, used, algorithm.reset_after(plan), 0, 0)
+    key_index = key_index + 1
   end
 end
 
--- Serves the hits that are not begun, until one fails.
-local function serve_all()
-  if count == 1 and intent <= PEEK then
-    return decide_each()
-  end
-  while begun < times do
-    key_index, position, pending = before_first + begun * count * width, asks_at, answered
-    begun = begun + 1
-    serve()
-    answered = pending
-  end
-end
+local one = { serve = decide, width = 1, bytes = 10 }
+local kinds = {
+  [CHECK] = one, [PEEK] = one, [CHARGE] = one,
+  [AMEND] = { serve = amend, width = 3, bytes = 31 },
+  [RESET] = { serve = reset, width = 2, bytes = 10 },
+  [INSPECT] = { serve = inspect, width = 1, bytes = 10 },
+  [LEASE] = { serve = lease, width = 1, bytes = 10 },
+}
 
-local size, pcall = #hits, pcall
-before_first, asks_at = 0, 6
-while asks_at <= size do
-  local _
-  times, intent, count, number, _, amount = unpack('>I2BI2I2BI7', hits, asks_at - 5)
-  begun, width, bytes = 0, 1, 10
-  if count > 1 or intent > PEEK then
-    uncommon = uncommon or rarely()
-    local kind = uncommon[intent]
-    serve, width, bytes = kind.serve, kind.width, kind.bytes
-  end
-  while begun < times do
-    local before = begun
-    local ok, failure = pcall(serve_all)
-    if not ok then
-      failure = sub(type(failure) == 'table' and failure.err or tostring(failure), 1, 200)
-      pack_numbers()
-      reply[#reply + 1] = pack('>i7I2', FAILED, #failure) .. failure
-      begun = begun > before and begun or before + 1
+-- What serves hits of this kind, whose asks are there; and how many keys and bytes an ask has.
+local function kind(its_intent, its_count, asks_at)
+  local kind = kinds[its_intent]
+  intent, count = its_intent, its_count
+  local function serve(times, before)
+    while begun < times do
+      told, key_index, position = {}, before + begun * count * kind.width, asks_at
+      begun = begun + 1
+      kind.serve()
+      finish()
     end
   end
-  before_first, asks_at = before_first + times * count * width, asks_at + count * bytes + 5
+  return serve, kind.width, kind.bytes
 end
-pack_numbers()
-return #reply == 1 and reply[1] or table.concat(reply)
+
+-- A hit has failed.
+local function fail(failure)
+  failure = sub(type(failure) == 'table' and failure.err or tostring(failure), 1, 200)
+  pack_numbers()
+  reply[#reply + 1] = pack('>i7I2', FAILED, #failure) .. failure
+end
+
+local function whole_reply()
+  pack_numbers()
+  return table.concat(reply)
+end
+
+return { decide_one = decide_one, kind = kind, fail = fail, whole_reply = whole_reply }

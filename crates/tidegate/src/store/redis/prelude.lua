@@ -1,13 +1,16 @@
--- prelude, version 3: what every algorithm's script may call; they come after it, and decide.lua after them.
+-- prelude, version 4: what every algorithm's script may call; they come after it, and decide.lua after them.
 --
--- What runs for every hit is written for Redis's Lua, which takes forty instructions for each of its own, and hundreds for a call: a
--- state is in the local variables of its algorithm, one at a time; small things are written out where they are needed; and
--- what is seldom needed is not even made (`rarely`), nor, where that is much, what the usual hits do not need (`more`: makes `evaluate` and
--- all that comes after it).
+-- Each part of the script is what the usual hits need, and, after the line "Otherwise", what all others do. The former comes first in the
+-- script and runs for each call. The latter is the body of one function, `rest`, and so costs nothing until it is called for: Redis's Lua
+-- takes five hundred instructions to make a function, as many again for each variable that a function has of those around it, and forty
+-- for each of its own. So what is usual is written with few of either, and small things are written out where they are needed.
 
 -- `values` are those of a table, in order; `unpack` takes apart what is packed.
 local values = unpack
 local call, pack, unpack, sub = redis.call, struct.pack, struct.unpack, string.sub
+
+-- Below it integers are exact.
+local WHOLE = 2 ^ 53
 
 -- The time in epoch microseconds. Read once: all that is asked together is asked at one time.
 local now = tonumber(ARGV[1])
@@ -16,10 +19,35 @@ if now == 0 then
   now = time[1] * 1000000 + time[2]
 end
 
--- An algorithm has the functions of its .rs, which go on from the state that was loaded last:
---   load(key, plan, cost) the plan it was written under, as text; nothing if there is no state. It may charge the cost, if it is
---                         given one, at once: where the state is of this plan, and all that is to be done is to add to it. Then it
---                         says used and reset_after too
+-- A number for redis.call, which would lose the last digits of one that it is handed as it is. '%d' is four times as fast as '%.0f'; on a
+-- machine of 32 bits it is wrong.
+local integer
+local function text(number)
+  integer = integer or (string.format('%d', 4503599627370496) == '4503599627370496' and '%d' or '%.0f')
+  return string.format(integer, number)
+end
+
+-- The TTL in milliseconds of what is read for so many microseconds: rounded up, with a second to spare.
+local function ttl(span)
+  local milliseconds, shortest = (span - span % 1000) / 1000 + 1001, tonumber(ARGV[2])
+  return text(milliseconds < shortest and shortest or milliseconds)
+end
+
+-- A TTL that outlasts all that is written in the same stretch of time, a window long: so it need not be set each time.
+local function keep(key, plan, time)
+  local window = plan.window
+  call('PEXPIRE', key, ttl(time - time % window + 2 * window - now))
+end
+
+-- Makes what is not usual.
+local rest
+
+-- An algorithm has, from the start:
+--   needs                 the numbers of a plan that are written beside a state
+--   take(key, plan, cost) charges a hit at once, where all that is to be done is to begin a state or to add to one of this plan: used and
+--                         reset_after. Otherwise it says and changes nothing
+-- and the functions of its .rs, which go on from the state that was loaded last:
+--   load(key)             the plan it was written under, as text; nothing if there is no state
 --   evaluate(plan, cost)  used, wait (-1 allowed, -2 never), reset_after; the others come after it
 --   commit(plan, cost)    the time and the cost charged, reset_after
 --   refund, inspect
@@ -27,8 +55,10 @@ end
 --   stamp(plan)           a time that it was not written before; and when to convert it as of, if not then
 --   persist(plan)         writes it down as it is, after a conversion
 --   reset_after(plan)     only where evaluate and commit do not say it
--- `needs`: the numbers of a plan that are written beside a state; `terms`: those in which its numbers are.
+--   terms                 the numbers of a plan in which those of a state are
 local algorithms = {}
+
+-- Otherwise
 
 local ALLOWED, NEVER = -1, -2
 
@@ -42,11 +72,4 @@ local function judge(capacity, used, cost)
   elseif cost > capacity then
     return NEVER
   end
-end
-
--- The TTL in milliseconds of what is read for so many microseconds: rounded up, with a second to spare.
-local SHORTEST = tonumber(ARGV[2])
-local function ttl(span)
-  local milliseconds = (span - span % 1000) / 1000 + 1001
-  return text(milliseconds < SHORTEST and SHORTEST or milliseconds)
 end

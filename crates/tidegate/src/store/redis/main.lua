@@ -1,0 +1,27 @@
+-- main, version 1: goes through the hits, those that are alike at once, and puts the reply together.
+
+local position, before = 1, 0
+while position <= #hits do
+  local times, intent, count, number, _, cost = unpack('>I2BI2I2BI7', hits, position)
+  local plan, serve, width, bytes = plans[number], take_each, 1, 10
+  if intent > 0 or count > 1 or cost == 0 or not plan.algorithm.take then
+    other = other or rest()
+    serve, width, bytes = other.kind(intent, count, position + 5)
+  end
+  begun = 0
+  while begun < times do
+    local done = begun
+    local ok, failure = pcall(serve, times, before, plan, cost)
+    if not ok then
+      other = other or rest()
+      other.fail(failure)
+      begun = begun > done and begun or done + 1
+    end
+  end
+  before, position = before + times * count * width, position + 5 + count * bytes
+end
+if reply or #numbers > 1000 then
+  other = other or rest()
+  return other.whole_reply()
+end
+return pack('>' .. string.rep('i7', #numbers), values(numbers))
