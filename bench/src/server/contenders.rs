@@ -60,9 +60,10 @@ pub(crate) fn in_memory() -> Result<Vec<Contender>, String> {
     Ok(vec![ours(Algorithm::SlidingWindow, "memory")?, ours(Algorithm::Gcra, "memory")?, throttlecrab()?])
 }
 
-/// The default algorithm, and what the plain script is.
+/// The default algorithm, what the plain script is, and what limitador has.
 pub(crate) fn on_redis(site: &Site, peers: Vec<remote::Contender>) -> Result<Vec<Contender>, String> {
-    let mut contenders = vec![ours(Algorithm::SlidingWindow, &site.url())?, ours(Algorithm::SlidingLog, &site.url())?];
+    let algorithms = [Algorithm::SlidingWindow, Algorithm::SlidingLog, Algorithm::FixedWindow];
+    let mut contenders = algorithms.map(|algorithm| ours(algorithm, &site.url())).into_iter().collect::<Result<Vec<_>, _>>()?;
     let others = remote::contenders::contenders().into_iter().chain(peers);
     for contender in others {
         let name = match contender.name.as_str() {
@@ -134,7 +135,8 @@ fn limitador(store: &str) -> Result<Option<Contender>, String> {
     command.stdout(Stdio::null()).stderr(Stdio::null());
     let mut process = Process::start(command)?.listening(free, LIMITADOR_SERVER)?;
     process.folder = Some(folder);
-    let body = ["{\"namespace\":\"bench\",\"values\":{\"user\":\"", "\"},\"delta\":1}"];
+    // With headers, as ours answers.
+    let body = ["{\"namespace\":\"bench\",\"values\":{\"user\":\"", "\"},\"delta\":1,\"response_headers\":\"DraftVersion03\"}"];
     let target = Http::post(&format!("http://{free}"), "/check_and_report", body, |status, body| match status {
         200 => Ok(Verdict::Allowed),
         429 => Ok(Verdict::Denied),

@@ -2,6 +2,7 @@
 //! the same client, in turns.
 
 mod around;
+mod awake;
 mod contenders;
 
 use std::{future, time::Duration};
@@ -11,7 +12,7 @@ use tidegate_load::{Distribution, Keys, Load};
 use tidegate_server::serve::lanes;
 use tokio::runtime::{Builder, Runtime};
 
-use self::contenders::Contender;
+use self::{awake::Awake, contenders::Contender};
 use crate::{
     bars::{Bar, median},
     cases::SEED,
@@ -27,9 +28,9 @@ pub(crate) struct Effort {
 
 impl Effort {
     /// For figures to publish.
-    pub(crate) const FULL: Self = Self { rounds: 7, lap: Duration::from_secs(3) };
+    pub(crate) const FULL: Self = Self { rounds: 21, lap: Duration::from_secs(1) };
     /// For a look.
-    pub(crate) const QUICK: Self = Self { rounds: 3, lap: Duration::from_secs(1) };
+    pub(crate) const QUICK: Self = Self { rounds: 5, lap: Duration::from_millis(500) };
 }
 
 const CONNECTIONS: usize = 50;
@@ -41,16 +42,19 @@ pub(crate) const PER_MINUTE: u32 = 1000;
 /// Measures and prints what `filter` lets through, and returns what must hold.
 pub(crate) fn run(peers: Vec<remote::Contender>, effort: &Effort, filter: &str) -> Result<Vec<Bar>, String> {
     let client = Builder::new_current_thread().enable_all().build().map_err(|error| error.to_string())?;
+    let awake = Awake::keep();
     println!(
-        "\nSERVER over HTTP: {CONNECTIONS} connections that are kept, 100k keys, {PER_MINUTE}/min, median of {} rounds of {:?}.",
-        effort.rounds, effort.lap
+        "\nSERVER over HTTP: {CONNECTIONS} connections that are kept, 100k keys, {PER_MINUTE}/min, median of {} rounds of {:?}, cores {}.",
+        effort.rounds,
+        effort.lap,
+        if awake.is_kept() { "kept awake" } else { "that may sleep" }
     );
     let mut bars = Vec::new();
     if "memory".contains(filter) {
         let results = measure(&client, contenders::in_memory()?, effort, || 0)?;
         print("in memory", &results);
         bars.extend(time_bar(&results, contenders::THROTTLECRAB, 1.2));
-        bars.extend(bar("server CPU per decision", &results, contenders::THROTTLECRAB, 0.85, |result| median(&result.cpu)));
+        bars.extend(bar("server CPU per decision", &results, contenders::THROTTLECRAB, 0.85, |result, round| result.cpu[round]));
     }
     if "redis".contains(filter) {
         // The server of our making has as many threads as ours.
@@ -150,13 +154,16 @@ fn print(place: &str, results: &[Measured]) {
 
 /// So many times the peer's decisions per second, as a ceiling.
 fn time_bar(results: &[Measured], peer: &str, times: f64) -> Option<Bar> {
-    bar("time per decision", results, peer, 1.0 / times, |result| 1.0 / median(&result.rate))
+    bar("time per decision", results, peer, 1.0 / times, |result, round| 1.0 / result.rate[round])
 }
 
-/// Nothing if the peer was not there.
-fn bar(what: &str, results: &[Measured], peer: &str, ceiling: f64, figure: fn(&Measured) -> f64) -> Option<Bar> {
-    let theirs = figure(results.iter().find(|result| result.name == peer)?);
-    let ours = results.iter().filter(|result| result.is_ours);
-    let figures = ours.map(|result| (result.name.clone(), figure(result) / theirs)).collect();
+/// Compares within rounds: from one to the next the machine may be another. Nothing if the peer was not there.
+fn bar(what: &str, results: &[Measured], peer: &str, ceiling: f64, figure: fn(&Measured, usize) -> f64) -> Option<Bar> {
+    let theirs = results.iter().find(|result| result.name == peer)?;
+    let ratio = |ours: &Measured| {
+        let ratios: Vec<f64> = (0..ours.rate.len()).map(|round| figure(ours, round) / figure(theirs, round)).collect();
+        (ours.name.clone(), median(&ratios))
+    };
+    let figures = results.iter().filter(|result| result.is_ours).map(ratio).collect();
     Some(Bar { claim: format!("{what}: ours / {peer}"), ceiling, figures })
 }

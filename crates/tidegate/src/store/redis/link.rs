@@ -38,6 +38,9 @@ const RETRY: Duration = Duration::from_millis(100);
 /// An idle connection is tried this often, so that a dead one is replaced before somebody needs it.
 const IDLE: Duration = Duration::from_secs(1);
 
+/// Bytes of a call beside its script, keys, hits and plans, at most: a name and three numbers.
+const FRAME: usize = 64;
+
 /// What the script is asked for one hit.
 pub(super) struct Job {
     /// In epoch microseconds; 0 for the server's.
@@ -377,9 +380,12 @@ impl Task {
         // With a clock that is not the server's, nothing may expire by the server's.
         let shortest_ttl = if time == 0 { 0 } else { 600_000 };
         let keys = || batch.iter().flat_map(|(job, _)| &job.lines).flat_map(Line::keys);
+        // Room for all of it at once: to grow in steps takes longer than to count.
+        let (count, bytes) = keys().fold((0, 0), |(count, bytes), key| (count + 1, bytes + key.len()));
+        let rest = hits.len() + plans.iter().map(|plan| plan.len()).sum::<usize>() + FRAME;
         let command = |name: &str, script: &str| {
-            let mut command = redis::cmd(name);
-            command.arg(script).arg(keys().count());
+            let mut command = redis::Cmd::with_capacity(count + plans.len() + 6, bytes + rest + script.len());
+            command.arg(name).arg(script).arg(count);
             for key in keys() {
                 command.arg(key);
             }
