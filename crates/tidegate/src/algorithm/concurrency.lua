@@ -1,7 +1,8 @@
 -- concurrency, version 2: the twin of concurrency.rs. A sorted set: score = when the lease ends, member = its number (7 bytes). After
 -- all of them stands the longest time to live that any was given (8 bytes, with `h` before it).
 
-algorithms['concurrency'] = { needs = { 'window' } }
+-- Every hit takes several looks, so none is usual.
+algorithms['concurrency'] = { needs = { 'window' }, take = function() end }
 
 -- Otherwise
 

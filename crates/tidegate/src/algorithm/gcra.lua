@@ -13,7 +13,7 @@ local function take_gcra(key, plan, cost)
   local interval, tolerance = plan.interval, plan.tolerance
   local owed = cost * interval
   if value and arrival > now then
-    owed = owed + arrival - now
+    owed = owed + (arrival - now)
   end
   if owed > tolerance then
     return

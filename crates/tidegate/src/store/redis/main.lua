@@ -4,7 +4,7 @@ local position, before = 1, 0
 while position <= #hits do
   local times, intent, count, number, _, cost = unpack('>I2BI2I2BI7', hits, position)
   local plan, serve, width, bytes = plans[number], take_each, 1, 10
-  if intent > 0 or count > 1 or cost == 0 or not plan.algorithm.take then
+  if intent > 0 or count > 1 or cost == 0 then
     other = other or rest()
     serve, width, bytes = other.kind(intent, count, position + 5)
   end
