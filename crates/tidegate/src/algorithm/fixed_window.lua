@@ -6,7 +6,7 @@
 
 local CALENDAR = 2 ^ 52
 
-local function take_fixed(key, plan, cost)
+local function take_fixed(key, plan, cost, looks)
   local window = plan.window
   if window >= CALENDAR then
     return
@@ -21,6 +21,8 @@ local function take_fixed(key, plan, cost)
       local total = used + cost
       if total > plan.capacity then
         return
+      elseif looks then
+        return true
       end
       call('SETRANGE', key, '7', pack('>I7', total))
       return total, start + window - now
@@ -28,6 +30,8 @@ local function take_fixed(key, plan, cost)
   end
   if cost > plan.capacity then
     return
+  elseif looks then
+    return true
   end
   local lasts = window - now % window
   call('SET', key, pack('>I7I7c0', now - now % window, cost, plan.text), 'PX', ttl(lasts))
@@ -162,6 +166,7 @@ function fixed.rarely()
     kept, start, ends = nil, window_of(plan, start)
     if ends > now then
       save(plan)
+      return true
     end
   end
 

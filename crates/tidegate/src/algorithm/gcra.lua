@@ -1,7 +1,7 @@
 -- gcra, version 3: the twin of gcra.rs. A string: the theoretical arrival time (7 bytes), the bits of the debt (1), how long the
 -- key is kept (7), and the plan.
 
-local function take_gcra(key, plan, cost)
+local function take_gcra(key, plan, cost, looks)
   local value = call('GET', key)
   local arrival, bits, kept, under
   if value then
@@ -17,6 +17,8 @@ local function take_gcra(key, plan, cost)
   end
   if owed > tolerance then
     return
+  elseif looks then
+    return true
   end
   if value and now + owed <= kept then
     call('SETRANGE', key, '0', pack('>I7B', now + owed, 0))
@@ -131,6 +133,7 @@ function gcra.rarely()
     kept, written = time + plan.tolerance, plan.text
     if kept > now then
       call('SET', key, pack('>I7BI7', time, bits, kept) .. written, 'PX', ttl(kept - now))
+      return true
     end
   end
 

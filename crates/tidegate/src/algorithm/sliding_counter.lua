@@ -4,7 +4,7 @@
 -- Weights are in steps of 2^-20, rounded up, so that Lua and Rust agree to the last unit.
 local STEPS = 2 ^ 20
 
-local function take_counter(key, plan, cost)
+local function take_counter(key, plan, cost, looks)
   local value, window = call('HGET', key, 'buckets'), plan.window
   local begun, start, current, previous, under = now - now % window, 0, 0, 0, nil
   if value then
@@ -31,6 +31,8 @@ local function take_counter(key, plan, cost)
   end
   if cost > plan.capacity - used then
     return
+  elseif looks then
+    return true
   end
   local lasts = start + 2 * window - now
   call('HSET', key, 'buckets', pack('>I7I7I7c0', start, current + cost, previous, plan.text))
@@ -161,6 +163,7 @@ function counter.rarely()
     kept = nil
     if start + 2 * plan.window > now then
       save(plan)
+      return true
     end
   end
 

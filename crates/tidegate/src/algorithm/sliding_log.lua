@@ -30,12 +30,14 @@ end
 -- costs more than the hit.
 local LATE = 4
 
-local function take_log(key, plan, cost)
+local function take_log(key, plan, cost, looks)
   local ends, window, capacity = call('ZRANGE', key, '-2', '-1'), plan.window, plan.capacity
   local member, head = ends[1], ends[2]
   if not member then
     if cost > capacity then
       return
+    elseif looks then
+      return true
     end
     call('ZADD', key, HEAD, pack('>I7I7c0', now, 0, plan.text), NOW, member_of(now, cost, cost))
     keep(key, plan, now)
@@ -59,6 +61,8 @@ local function take_log(key, plan, cost)
   end
   if used + cost > capacity or total >= WHOLE then
     return
+  elseif looks then
+    return true
   end
   call('ZADD', key, NOW, cost == 1 and pack('>I7I7', now, total) or pack('>I7I7I7', now, total, cost))
   if newest < now - now % window then
@@ -302,6 +306,7 @@ function log.rarely()
       skip(floor)
       renew(plan)
       call('PEXPIRE', key, ttl(math.max(newest - newest % plan.window + 2 * plan.window - now, 0)))
+      return true
     end
   end
 

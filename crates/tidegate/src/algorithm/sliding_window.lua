@@ -114,11 +114,13 @@ local function first_gone(key, head, horizon, latest, count, from, room)
   return gone, less, latest
 end
 
-local function take_grains(key, plan, cost)
+local function take_grains(key, plan, cost, looks)
   local head, window, capacity = call('GETRANGE', key, '0', '139'), plan.window, plan.capacity
   if head == '' then
     if cost > capacity then
       return
+    elseif looks then
+      return true
     end
     begin(key, plan, cost)
     return cost, window
@@ -129,17 +131,23 @@ local function take_grains(key, plan, cost)
   end
   local horizon = now - window
   if oldest > horizon then
-    if used + cost <= capacity then
-      return add(key, head, plan, now, cost, newest, used, older, base, first, slots), window
+    if used + cost > capacity then
+      return
+    elseif looks then
+      return true
     end
+    return add(key, head, plan, now, cost, newest, used, older, base, first, slots), window
   elseif newest > horizon then
     local gone, ends, time = first_gone(key, head, horizon, newest, older, first, slots)
     if gone then
       local live = used - (ends >= base and ends - base or ends + (WHOLE - base))
-      if live > 0 and live + cost <= capacity then
-        local total = add(key, head, plan, now, cost, newest, live, older - gone, ends, (first + gone) % slots, slots, time)
-        return total, window
+      if live <= 0 or live + cost > capacity then
+        return
+      elseif looks then
+        return true
       end
+      local total = add(key, head, plan, now, cost, newest, live, older - gone, ends, (first + gone) % slots, slots, time)
+      return total, window
     end
   end
 end
@@ -436,8 +444,9 @@ function grains.rarely()
       else
         save(plan)
       end
-      written = plan.text
+      written, needed = plan.text, 0
       keep(key, plan, newest)
+      return true
     end
     needed = 0
   end

@@ -1,7 +1,7 @@
 -- token-bucket, version 3: the twin of token_bucket.rs. A hash: `bucket`, which is spent, fraction and at (7 bytes each), as
 -- `spent + fraction / per` tokens were missing then, and the plan. One field, because two are read as a table.
 
-local function take_bucket(key, plan, cost)
+local function take_bucket(key, plan, cost, looks)
   local per, tokens, capacity, stretch = plan.per, plan.tokens, plan.capacity, plan.stretch
   if not stretch then
     -- All of it is in parts of a token, if these are not too many.
@@ -26,6 +26,8 @@ local function take_bucket(key, plan, cost)
   end
   if owed > capacity * per then
     return
+  elseif looks then
+    return true
   end
   local part, rest = owed % per, owed % tokens
   local missing = (owed - part) / per
@@ -187,6 +189,7 @@ function bucket.rarely()
   function bucket.persist(plan)
     kept, written = 0, nil
     save(plan)
+    return true
   end
 
   function bucket.inspect()

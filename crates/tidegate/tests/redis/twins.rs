@@ -283,6 +283,22 @@ fn what_a_change_of_quota_found_ahead_of_the_clock_stays_gone() {
     }
 }
 
+/// What has expired under a quota is gone, also when the one before it comes into force again in the same microsecond.
+#[test]
+fn what_a_quota_has_let_go_stays_gone_under_the_one_before() {
+    let server = Server::start();
+    let runtime = Runtime::new().unwrap();
+    for algorithm in Algorithm::RATES {
+        let quota = |limit, window| Quota::new(limit, Duration::from_micros(window)).unwrap();
+        let mut twins = Twins::new(&server, &runtime, written(&[(*algorithm, quota(6, 60_000_000))])).unwrap();
+        let change = |limit, window| Step::Reconfigure(quota(limit, window), false);
+        let day = || change(1, 86_400_000_000);
+        for step in [Step::Charge(1), Step::Advance(7_000), day(), change(1, 1_000), day(), Step::Check(1)] {
+            twins.take(&step).unwrap_or_else(|problem| panic!("{algorithm}, {step:?}: {problem}"));
+        }
+    }
+}
+
 #[test]
 fn random_traces_agree_on_memory_and_redis() {
     traces_agree(&Server::start());

@@ -59,6 +59,44 @@ local function take_each(times, before, plan, cost)
   end
 end
 
+-- Takes hits that each ask several policies, if all of these find them usual. What they ask is packed at `asks_at`. By all but the last a
+-- hit is looked at before that takes it, as all take it or none does.
+local function take_all(times, before, asks_at, count)
+  local KEYS, asked, costs, used, resets = KEYS, {}, {}, {}, {}
+  for ask = 1, count do
+    local number, _
+    number, _, costs[ask] = unpack('>I2BI7', hits, asks_at + (ask - 1) * 10)
+    asked[ask] = plans[number]
+  end
+  for i = begun + 1, times do
+    begun = i
+    local first, taken = before + (i - 1) * count, true
+    for step = 1, 2 * count - 1 do
+      local ask = step > count and step - count or step
+      local plan, cost = asked[ask], costs[ask]
+      taken = cost > 0
+      if taken then
+        taken, resets[ask] = plan.algorithm.take(KEYS[first + ask], plan, cost, step < count)
+        used[ask] = taken
+      end
+      if not taken then
+        break
+      end
+    end
+    if taken then
+      local last = #numbers
+      for ask = 1, count do
+        numbers[last + 1] = -4 - resets[ask]
+        numbers[last + 2] = used[ask]
+        last = last + 2
+      end
+    else
+      other = other or rest()
+      other.decide_all(first, asks_at, count)
+    end
+  end
+end
+
 -- Otherwise
 
 local CHECK, PEEK, CHARGE, AMEND, RESET, INSPECT, LEASE = 0, 1, 2, 3, 4, 5, 6
@@ -86,13 +124,6 @@ local function answer(wait, used, reset_after, charged, at)
   end
   for _, number in ipairs(charged > 0 and { CHARGED, wait, used, reset_after, charged, at } or { wait, used, reset_after }) do
     told[#told + 1] = number
-  end
-end
-
--- The hit is done.
-local function finish()
-  for _, number in ipairs(told) do
-    numbers[#numbers + 1] = number
   end
 end
 
@@ -144,10 +175,8 @@ local function carry_over(key, plan, written)
     old.tolerance = old.capacity * old.interval
     change(old, plan, plan.since > numbers[1] and plan.since or now)
   end
-  if gone then
+  if gone or not algorithm.persist(plan) then
     call('DEL', key)
-  else
-    algorithm.persist(plan)
   end
 end
 
@@ -162,7 +191,6 @@ end
 -- Decides a hit that asks one policy, and is not as usual.
 local function decide_one(key, plan, cost)
   local algorithm = plan.algorithm
-  told = {}
   load(key, plan)
   local used, wait, reset_after = algorithm.evaluate(plan, cost)
   local charged, at = 0, 0
@@ -170,8 +198,8 @@ local function decide_one(key, plan, cost)
     at, charged, reset_after = algorithm.commit(plan, cost)
     used = used + charged
   end
+  told = numbers
   answer(wait, used, reset_after or algorithm.reset_after(plan), charged, at)
-  finish()
 end
 
 -- Decides a hit. The flag of an ask: 1 if it is enforced. The number: its cost.
@@ -304,19 +332,32 @@ local kinds = {
   [LEASE] = { serve = lease, width = 1, bytes = 10 },
 }
 
--- What serves hits of this kind, whose asks are there; and how many keys and bytes an ask has.
-local function kind(its_intent, its_count, asks_at)
+-- Serves a hit whose keys come after `before`.
+local function serve(kind, before, asks_at)
+  told, key_index, position = {}, before, asks_at
+  kind.serve()
+  for _, number in ipairs(told) do
+    numbers[#numbers + 1] = number
+  end
+end
+
+-- Decides a hit that asks several policies, and is not as usual.
+local function decide_all(before, asks_at, its_count)
+  intent, count = CHECK, its_count
+  serve(one, before, asks_at)
+end
+
+-- What serves hits of this kind; and how many keys and bytes an ask has.
+local function kind_of(its_intent)
   local kind = kinds[its_intent]
-  intent, count = its_intent, its_count
-  local function serve(times, before)
+  local function serve_each(times, before, asks_at, its_count)
+    intent, count = its_intent, its_count
     while begun < times do
-      told, key_index, position = {}, before + begun * count * kind.width, asks_at
       begun = begun + 1
-      kind.serve()
-      finish()
+      serve(kind, before + (begun - 1) * count * kind.width, asks_at)
     end
   end
-  return serve, kind.width, kind.bytes
+  return serve_each, kind.width, kind.bytes
 end
 
 -- A hit has failed.
@@ -331,4 +372,4 @@ local function whole_reply()
   return table.concat(reply)
 end
 
-return { decide_one = decide_one, kind = kind, fail = fail, whole_reply = whole_reply }
+return { decide_one = decide_one, decide_all = decide_all, kind_of = kind_of, fail = fail, whole_reply = whole_reply }

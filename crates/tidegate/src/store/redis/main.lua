@@ -3,15 +3,18 @@
 local position, before = 1, 0
 while position <= #hits do
   local times, intent, count, number, _, cost = unpack('>I2BI2I2BI7', hits, position)
-  local plan, serve, width, bytes = plans[number], take_each, 1, 10
-  if intent > 0 or count > 1 or cost == 0 then
-    other = other or rest()
-    serve, width, bytes = other.kind(intent, count, position + 5)
+  local serve, width, bytes, what, much = take_each, 1, 10, plans[number], cost
+  if intent > 0 or cost == 0 or count > 1 then
+    serve, what, much = take_all, position + 5, count
+    if intent > 0 or cost == 0 then
+      other = other or rest()
+      serve, width, bytes = other.kind_of(intent)
+    end
   end
   begun = 0
   while begun < times do
     local done = begun
-    local ok, failure = pcall(serve, times, before, plan, cost)
+    local ok, failure = pcall(serve, times, before, what, much)
     if not ok then
       other = other or rest()
       other.fail(failure)

@@ -44,8 +44,8 @@ local rest
 
 -- An algorithm has, from the start:
 --   needs                 the numbers of a plan that are written beside a state
---   take(key, plan, cost) charges a hit at once, where all that is to be done is to begin a state or to add to one of this plan: used and
---                         reset_after. Otherwise it says and changes nothing
+--   take(key, plan, cost, looks)  charges a hit at once, where all that is to be done is to begin a state or to add to one of this plan:
+--                         used and reset_after. Otherwise it says and changes nothing. If it only looks, it says true where it would
 -- and the functions of its .rs, which go on from the state that was loaded last:
 --   load(key)             the plan it was written under, as text; nothing if there is no state
 --   evaluate(plan, cost)  used, wait (-1 allowed, -2 never), reset_after; the others come after it
@@ -53,7 +53,7 @@ local rest
 --   refund, inspect
 --   convert(old, new, since)  whether nothing is left of it
 --   stamp(plan)           a time that it was not written before; and when to convert it as of, if not then
---   persist(plan)         writes it down as it is, after a conversion
+--   persist(plan)         writes it down as it is, after a conversion, and says so; not where it has expired
 --   reset_after(plan)     only where evaluate and commit do not say it
 --   terms                 the numbers of a plan in which those of a state are
 local algorithms = {}
