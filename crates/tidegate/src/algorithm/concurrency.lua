@@ -1,4 +1,4 @@
--- concurrency, version 2: the twin of concurrency.rs. A sorted set: score = when the lease ends, member = its number (7 bytes). After
+-- concurrency, version 3: the twin of concurrency.rs. A sorted set: score = when the lease ends, member = its number (7 bytes). After
 -- all of them stands the longest time to live that any was given (8 bytes, with `h` before it).
 
 -- Every hit takes several looks, so none is usual.
@@ -13,7 +13,7 @@ local HEAD = '9007199254740992'
 
 local key, head, longest, used
 -- What counts: after `low` and up to `high`, as scores.
-local low, high = '(' .. text(now), nil
+local low, high
 
 -- When a lease ends, if it counts.
 local function end_of(lease)
@@ -24,7 +24,7 @@ end
 function leases.load(of)
   key, head = of, call('ZRANGE', of, '-1', '-1')[1]
   longest = head and unpack('>I7', head, 2) or 0
-  high = text(math.min(now + 2 * longest, MAX))
+  low, high = '(' .. now_text, text(math.min(now + 2 * longest, MAX))
   -- It reads the same under any plan.
   return nil
 end
@@ -48,7 +48,7 @@ end
 function leases.commit(plan, lease)
   local window, had, old = plan.window, end_of(lease), head
   if old then
-    call('ZREMRANGEBYSCORE', key, '-inf', text(now))
+    call('ZREMRANGEBYSCORE', key, '-inf', now_text)
     call('ZREMRANGEBYSCORE', key, '(' .. high, '(' .. HEAD)
   end
   -- None is shortened.

@@ -1,11 +1,9 @@
--- sliding-log, version 5: the twin of sliding_log.rs. A sorted set: score = time; member = time, the cumulative cost up to and
+-- sliding-log, version 6: the twin of sliding_log.rs. A sorted set: score = time; member = time, the cumulative cost up to and
 -- with the entry, and its own if that is not 1 (7 bytes each). No question needs the whole set: what any range has cost is one
 -- subtraction. Entries of one microsecond are one member. After all of them stands the head: the time of the oldest entry, the
 -- cumulative cost before it (7 bytes each), and the plan. So the newest entry and the head are read together.
 --
 -- The time is in the member too because Redis takes a microsecond to write out a score.
-
-local NOW = text(now)
 
 -- The score of the head, above all times.
 local HEAD = '9007199254740992'
@@ -39,7 +37,7 @@ local function take_log(key, plan, cost, looks)
     elseif looks then
       return true
     end
-    call('ZADD', key, HEAD, pack('>I7I7c0', now, 0, plan.text), NOW, member_of(now, cost, cost))
+    call('ZADD', key, HEAD, pack('>I7I7c0', now, 0, plan.text), now_text, member_of(now, cost, cost))
     keep(key, plan, now)
     return cost, window
   elseif not head then
@@ -55,7 +53,9 @@ local function take_log(key, plan, cost, looks)
     if newest <= horizon or oldest <= horizon - window / LATE then
       return
     end
-    plan.horizon = plan.horizon or '(' .. text(horizon)
+    if plan.looked ~= now then
+      plan.looked, plan.horizon = now, '(' .. text(horizon)
+    end
     local _, first, its = parts(call('ZRANGE', key, plan.horizon, '+inf', 'BYSCORE', 'LIMIT', '0', '1')[1])
     used = last - (first - its)
   end
@@ -64,7 +64,7 @@ local function take_log(key, plan, cost, looks)
   elseif looks then
     return true
   end
-  call('ZADD', key, NOW, cost == 1 and pack('>I7I7', now, total) or pack('>I7I7I7', now, total, cost))
+  call('ZADD', key, now_text, cost == 1 and pack('>I7I7', now, total) or pack('>I7I7I7', now, total, cost))
   if newest < now - now % window then
     keep(key, plan, now)
   end
@@ -209,14 +209,14 @@ function log.commit(plan, cost)
     head, at, newest, last, floor = nil, now, now, cost, 0
     first, before, used, gone = now, 0, 0, 0
     member = member_of(now, cost, cost)
-    renew(plan, NOW, member)
+    renew(plan, now_text, member)
     keep(key, plan, now)
     return now, cost, window
   end
   if cost > MAX - used then
     cost = MAX - used
   end
-  local had, had_member, own, time = newest, member, cost, NOW
+  local had, had_member, own, time = newest, member, cost, now_text
   if at == had then
     local _, _, its = parts(member)
     own = cost + its

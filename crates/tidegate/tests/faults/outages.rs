@@ -242,8 +242,8 @@ fn not_permitted() {
     let _turn = alone();
     let (mut server, runtime) = (Server::start(), Runtime::new().unwrap());
     let limiter = limiter(&runtime, redis(&server.url()), [wide()]);
-    let fault = |server: &mut Server| accepts(server, &["ACL", "SETUSER", "default", "-evalsha"]);
-    let cure = |server: &mut Server| accepts(server, &["ACL", "SETUSER", "default", "+evalsha"]);
+    let fault = |server: &mut Server| accepts(server, &["ACL", "SETUSER", "default", "-fcall", "-evalsha"]);
+    let cure = |server: &mut Server| accepts(server, &["ACL", "SETUSER", "default", "+fcall", "+evalsha"]);
     outage("not permitted", &limiter, &runtime, &mut server, fault, Duration::from_millis(300), cure);
 }
 
@@ -256,7 +256,7 @@ fn errors_say_what_the_server_said() {
     let limiter = limiter(&runtime, store, [wide().on_store_error(OnStoreError::Error)]);
     let cases: [(&str, &[&str], &[&str]); 3] = [
         ("NOREPLICAS", &["CONFIG", "SET", "min-replicas-to-write", "1"], &["CONFIG", "SET", "min-replicas-to-write", "0"]),
-        ("NOPERM", &["ACL", "SETUSER", "default", "-evalsha"], &["ACL", "SETUSER", "default", "+evalsha"]),
+        ("NOPERM", &["ACL", "SETUSER", "default", "-fcall", "-evalsha"], &["ACL", "SETUSER", "default", "+fcall", "+evalsha"]),
         ("READONLY", &["REPLICAOF", "127.0.0.1", "1"], &["REPLICAOF", "NO", "ONE"]),
     ];
     for (word, fault, cure) in cases {

@@ -10,7 +10,7 @@ use proptest::{
     prelude::*,
     test_runner::{Config, TestRunner},
 };
-use tidegate::{Algorithm, Calendar, Hit, Limiter, ManualClock, Policy, Receipt, Redis, Source};
+use tidegate::{Calendar, Hit, Limiter, ManualClock, Policy, Receipt, Redis, Source};
 use tidegate_testkit::Server;
 use tokio::runtime::Runtime;
 
@@ -92,7 +92,7 @@ struct Asked {
 
 impl Asked {
     fn new(server: &Server) -> Self {
-        let script = redis::Script::new(&Redis::script([Algorithm::FixedWindow]));
+        let script = redis::Script::new(Redis::script());
         Self { connection: server.connection(), script }
     }
 

@@ -18,18 +18,21 @@ use tracing::{
 
 use crate::{
     limiters::{connected, keys, patient, sources},
-    twins::up,
+    twins::{up, without_functions},
 };
 
 const PASSWORD: &str = "hunter2:@/%";
 /// The same in a URL.
 const IN_URL: &str = "hunter2%3A%40%2F%25";
 
-/// What the limiter needs of a user, beside a password: every verb, every algorithm, the ranking. `+select` as well where the
-/// address names a database other than 0, and `+info` if `Status::evicts` is to be known.
-const ACL: &str = "resetkeys ~rl:* resetchannels -@all +ping +evalsha +eval +time +get +set +getrange +setrange +strlen +del +pexpire +pttl \
+/// What the limiter needs of a user, beside a password and one of the ways below: every verb, every algorithm, the ranking. `+select` as
+/// well where the address names a database other than 0, and `+info` if `Status::evicts` is to be known.
+const ACL: &str = "resetkeys ~rl:* resetchannels -@all +ping +time +get +set +getrange +setrange +strlen +del +pexpire +pttl \
     +hget +hset \
     +zadd +zcard +zcount +zincrby +zrange +zrank +zrem +zremrangebyrank +zremrangebyscore +zscore +zunion";
+
+/// The ways to run a script: as a function, or as it is.
+const WAYS: [&str; 2] = ["+fcall +function|load", "+evalsha +eval"];
 
 const WINDOW: Duration = Duration::from_secs(60);
 
@@ -347,8 +350,11 @@ async fn every_verb(server: &Server) -> Result<(), StoreError> {
 }
 
 async fn the_user_needs_no_more(server: &Server) {
-    set_user(&mut server.connection(), ACL);
-    assert_eq!(every_verb(server).await, Ok(()));
+    for way in WAYS {
+        redis::cmd("FLUSHALL").exec(&mut server.connection()).unwrap();
+        set_user(&mut server.connection(), &format!("{ACL} {way}"));
+        assert_eq!(every_verb(server).await, Ok(()), "{way}");
+    }
     // Neither the name of the client nor the server's memory is worth a connection.
     let limiter = limiter(as_user(server, IN_URL, ""));
     up(&limiter).await;
@@ -374,28 +380,79 @@ async fn a_user_needs_no_less() {
     let server = Server::start();
     let mut connection = server.connection();
     // Whether there is a connection at all is another test.
-    for command in ACL.split_whitespace().filter_map(|word| word.strip_prefix('+')).filter(|command| *command != "ping") {
-        redis::cmd("FLUSHALL").exec(&mut connection).unwrap();
-        redis::cmd("SCRIPT").arg("FLUSH").exec(&mut connection).unwrap();
-        set_user(&mut connection, &format!("{ACL} -{command}"));
-        let done = every_verb(&server).await;
-        assert!(matches!(done, Err(StoreError::Refused(_))), "without {command}: {done:?}");
+    for way in WAYS {
+        let needed = format!("{ACL} {way}");
+        for command in needed.split_whitespace().filter_map(|word| word.strip_prefix('+')).filter(|command| *command != "ping") {
+            for forget in [["FLUSHALL", "SYNC"], ["SCRIPT", "FLUSH"], ["FUNCTION", "FLUSH"]] {
+                redis::cmd(forget[0]).arg(forget[1]).exec(&mut connection).unwrap();
+            }
+            set_user(&mut connection, &format!("{needed} -{command}"));
+            let done = every_verb(&server).await;
+            assert!(matches!(done, Err(StoreError::Refused(_))), "{way} without {command}: {done:?}");
+        }
     }
+}
+
+/// The script is a function where the user may have it so, and else it is sent; who asks finds no difference.
+#[tokio::test]
+async fn a_script_runs_as_the_user_may_have_it() {
+    let cases: [(&str, &[&str]); 4] = [
+        ("+fcall +function|load +evalsha +eval", &["fcall", "function|load"]),
+        // It is asked for, and not there.
+        ("+fcall +evalsha +eval", &["eval", "evalsha", "fcall"]),
+        ("+function|load +evalsha +eval", &["eval", "evalsha"]),
+        ("+evalsha +eval", &["eval", "evalsha"]),
+    ];
+    for (way, expected) in cases {
+        let server = Server::start();
+        set_user(&mut server.connection(), &format!("{ACL} {way}"));
+        drop(serves(as_user(&server, IN_URL, "")).await);
+        assert_eq!(run_by(&server), expected, "{way}");
+    }
+    let server = without_functions();
+    drop(serves(patient(&server.url())).await);
+    assert_eq!(run_by(&server), ["eval", "evalsha"], "a server that does not know them");
+}
+
+/// Who may not bring a function may call one that is there.
+#[tokio::test]
+async fn a_function_that_is_there_is_called() {
+    let server = Server::start();
+    drop(serves(patient(&server.url())).await);
+    set_user(&mut server.connection(), &format!("{ACL} +fcall"));
+    redis::cmd("CONFIG").arg("RESETSTAT").exec(&mut server.connection()).unwrap();
+    let limiter = limiter(as_user(&server, IN_URL, ""));
+    up(&limiter).await;
+    assert_eq!(sources(&limiter.check("b").await.unwrap()), [Source::Store; 7]);
+    assert_eq!(run_by(&server), ["fcall"]);
+}
+
+/// The commands by which scripts have run.
+fn run_by(server: &Server) -> Vec<String> {
+    let info: String = redis::cmd("INFO").arg("commandstats").query(&mut server.connection()).unwrap();
+    let ran = |line: &str| {
+        let (name, counts) = line.strip_prefix("cmdstat_")?.split_once(':')?;
+        let of_scripts = ["fcall", "function|load", "evalsha", "eval"].contains(&name);
+        (of_scripts && !counts.starts_with("calls=0,")).then(|| name.to_owned())
+    };
+    let mut commands: Vec<String> = info.lines().filter_map(ran).collect();
+    commands.sort();
+    commands
 }
 
 #[tokio::test]
 async fn a_user_who_may_not_ping_is_served() {
     let server = Server::start();
-    set_user(&mut server.connection(), &format!("{ACL} -ping"));
+    set_user(&mut server.connection(), &format!("{ACL} {} -ping", WAYS[0]));
     drop(serves(as_user(&server, IN_URL, "")).await);
 }
 
 #[tokio::test]
 async fn a_user_of_another_database_may_select_it() {
     let server = Server::start();
-    set_user(&mut server.connection(), &format!("{ACL} +select"));
+    set_user(&mut server.connection(), &format!("{ACL} {} +select", WAYS[0]));
     drop(serves(as_user(&server, IN_URL, "3")).await);
-    set_user(&mut server.connection(), ACL);
+    set_user(&mut server.connection(), &format!("{ACL} {}", WAYS[0]));
     drop(falls_back(as_user(&server, IN_URL, "3")).await);
 }
 
@@ -403,7 +460,7 @@ async fn a_user_of_another_database_may_select_it() {
 #[tokio::test]
 async fn a_user_may_not_touch_another_prefix() {
     let server = Server::start();
-    set_user(&mut server.connection(), ACL);
+    set_user(&mut server.connection(), &format!("{ACL} {}", WAYS[0]));
     let limiter = limiter(as_user(&server, IN_URL, "").prefix("other"));
     up(&limiter).await;
     let decision = limiter.check("a").await.unwrap();

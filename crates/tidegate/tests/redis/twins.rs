@@ -304,6 +304,11 @@ fn random_traces_agree_on_memory_and_redis() {
     traces_agree(&Server::start());
 }
 
+/// One that has to be sent scripts.
+pub(crate) fn without_functions() -> Server {
+    Server::start_with(&["--rename-command", "FCALL", ""])
+}
+
 #[test]
 fn random_traces_agree_on_memory_and_valkey() {
     match Server::try_valkey() {
@@ -313,8 +318,21 @@ fn random_traces_agree_on_memory_and_valkey() {
 }
 
 #[test]
+fn random_traces_agree_on_memory_and_redis_without_functions() {
+    traces_agree(&without_functions());
+}
+
+#[test]
 fn vectors_hold_on_redis() {
-    let server = Server::start();
+    vectors_hold(&Server::start());
+}
+
+#[test]
+fn vectors_hold_on_redis_without_functions() {
+    vectors_hold(&without_functions());
+}
+
+fn vectors_hold(server: &Server) {
     let runtime = Runtime::new().unwrap();
     for algorithm in Algorithm::RATES {
         let path = format!("{}/src/algorithm/{}.toml", env!("CARGO_MANIFEST_DIR"), algorithm.name().replace('-', "_"));
@@ -323,7 +341,7 @@ fn vectors_hold_on_redis() {
                 let policy = Policy::new("policy-0", quota.parse().unwrap()).algorithm(*algorithm);
                 case.resolution.iter().fold(policy, |policy, grains| policy.resolution(*grains))
             };
-            let mut twins = Twins::new(&server, &runtime, vec![policy(&case.quota)]).unwrap();
+            let mut twins = Twins::new(server, &runtime, vec![policy(&case.quota)]).unwrap();
             // Receipts are in the order of the steps that gave them.
             let mut gave = Vec::new();
             for (index, vector) in case.steps.iter().enumerate() {

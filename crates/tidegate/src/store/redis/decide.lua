@@ -1,4 +1,4 @@
--- decide, version 4: answers hits, each by several policies and all or nothing: the twin of memory/mod.rs. All that came
+-- decide, version 5: answers hits, each by several policies and all or nothing: the twin of memory/mod.rs. All that came
 -- while the last call was under way come together in one; a hit that fails fails alone.
 --
 -- KEYS: for each ask the state's key; for amendments and resets more, see there.
@@ -28,24 +28,19 @@ local function plan_at(packed, from)
   return plan, next_from
 end
 
-local plans = {}
-for i = 4, #ARGV do
-  plans[i - 3] = plan_at(ARGV[i], 1)
-end
+-- Of the call: its plans, the hits, packed, the numbers of the reply, the parts of it before them if they are not all, and how many of the hits
+-- that are alike are begun.
+local plans, hits, numbers, reply, begun
 
--- What is asked: the hits, packed.
-local hits = ARGV[3]
-
--- The numbers of the reply, the parts of it before them if they are not all, how many of the hits that are alike are begun, and what the
--- rest has.
-local numbers, reply, begun, other = { now }, nil, 0, nil
+-- What the rest has.
+local other
 
 -- Takes hits that each ask one policy, which are alike but for their keys: the first has the key after `before`.
 local function take_each(times, before, plan, cost)
-  local KEYS, take, last = KEYS, plan.algorithm.take, #numbers
+  local keys, take, last = keys, plan.algorithm.take, #numbers
   for i = begun + 1, times do
     begun = i
-    local used, reset_after = take(KEYS[before + i], plan, cost)
+    local used, reset_after = take(keys[before + i], plan, cost)
     if used then
       -- In this order: an array grows, a table with gaps does not.
       numbers[last + 1] = -4 - reset_after
@@ -53,7 +48,7 @@ local function take_each(times, before, plan, cost)
       last = last + 2
     else
       other = other or rest()
-      other.decide_one(KEYS[before + i], plan, cost)
+      other.decide_one(keys[before + i], plan, cost)
       last = #numbers
     end
   end
@@ -62,7 +57,7 @@ end
 -- Takes hits that each ask several policies, if all of these find them usual. What they ask is packed at `asks_at`. By all but the last a
 -- hit is looked at before that takes it, as all take it or none does.
 local function take_all(times, before, asks_at, count)
-  local KEYS, asked, costs, used, resets = KEYS, {}, {}, {}, {}
+  local keys, asked, costs, used, resets = keys, {}, {}, {}, {}
   for ask = 1, count do
     local number, _
     number, _, costs[ask] = unpack('>I2BI7', hits, asks_at + (ask - 1) * 10)
@@ -76,7 +71,7 @@ local function take_all(times, before, asks_at, count)
       local plan, cost = asked[ask], costs[ask]
       taken = cost > 0
       if taken then
-        taken, resets[ask] = plan.algorithm.take(KEYS[first + ask], plan, cost, step < count)
+        taken, resets[ask] = plan.algorithm.take(keys[first + ask], plan, cost, step < count)
         used[ask] = taken
       end
       if not taken then
@@ -208,7 +203,7 @@ local function decide()
   for i = 1, count do
     local number, enforced, cost
     number, enforced, cost, position = unpack('>I2BI7', hits, position)
-    local plan, key = plans[number], KEYS[key_index + i]
+    local plan, key = plans[number], keys[key_index + i]
     load(key, plan)
     local used, wait, reset_after = plan.algorithm.evaluate(plan, cost)
     admitted = admitted and (enforced == 0 or wait == ALLOWED)
@@ -246,7 +241,7 @@ local function amend()
   for _ = 1, count do
     local number, flag, back, more, at, remember
     number, flag, back, more, at, remember, position = unpack('>I2BI7I7I7I7', hits, position)
-    local plan, key, mark, void = plans[number], KEYS[key_index + 1], KEYS[key_index + 2], KEYS[key_index + 3]
+    local plan, key, mark, void = plans[number], keys[key_index + 1], keys[key_index + 2], keys[key_index + 3]
     local algorithm, written = whole(plan.algorithm), load(key, plan)
     algorithm.evaluate(plan, 0)
     local reset = tonumber(call('GET', void) or -1)
@@ -268,7 +263,7 @@ local function reset()
   for _ = 1, count do
     local number, flag, remember
     number, flag, remember, position = unpack('>I2BI7', hits, position)
-    local plan, key, void = plans[number], KEYS[key_index + 1], KEYS[key_index + 2]
+    local plan, key, void = plans[number], keys[key_index + 1], keys[key_index + 2]
     load(key, plan)
     local _, _, lasts = plan.algorithm.evaluate(plan, 0)
     lasts = lasts or plan.algorithm.reset_after(plan)
@@ -284,7 +279,7 @@ end
 -- What is stored for a key. Answers the TTL in milliseconds (7 bytes; -2: nothing is stored), how many names and numbers there are
 -- (2), the names (ended by 0) and numbers (7), then the times and costs of entries (7 each) in the same way.
 local function inspect()
-  local plan, key = plans[unpack('>I2', hits, position)], KEYS[key_index + 1]
+  local plan, key = plans[unpack('>I2', hits, position)], keys[key_index + 1]
   local algorithm = whole(plan.algorithm)
   algorithm.load(key)
   local names, entries = algorithm.inspect()
@@ -306,7 +301,7 @@ local function lease()
   for _ = 1, count do
     local number, renews, lease
     number, renews, lease, position = unpack('>I2BI7', hits, position)
-    local plan, key = plans[number], KEYS[key_index + 1]
+    local plan, key = plans[number], keys[key_index + 1]
     local algorithm = whole(plan.algorithm)
     load(key, plan)
     algorithm.evaluate(plan, 0)

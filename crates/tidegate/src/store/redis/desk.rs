@@ -7,7 +7,6 @@ use smallvec::SmallVec;
 use super::{
     Redis,
     link::{Job, Line},
-    script::Algorithms,
     wire::{self, Told},
 };
 use crate::{
@@ -101,8 +100,7 @@ impl<'a> Desk<'a> {
     }
 
     pub(super) fn job(&self, verb: Verb, lines: SmallVec<[Line; 1]>) -> Job {
-        let algorithms: Algorithms = self.set.policies.iter().map(|prepared| prepared.policy.algorithm).collect();
-        Job { time: self.time, algorithms, intent: verb.number(), lines, is_inspection: verb == Verb::Inspect }
+        Job { time: self.time, intent: verb.number(), lines, is_inspection: verb == Verb::Inspect }
     }
 
     /// `suffixes`: of other keys that belong to the state's; a flag and numbers, of which every ask has one at least.

@@ -21,7 +21,7 @@ use tokio::{
 
 use super::{
     door::{CONNECT, Door, code, ping},
-    script::{Algorithms, Scripts},
+    script::SCRIPT,
     wire::{Answers, Reader, Writer},
 };
 use crate::error::StoreError;
@@ -45,7 +45,6 @@ const FRAME: usize = 64;
 pub(super) struct Job {
     /// In epoch microseconds; 0 for the server's.
     pub(super) time: u64,
-    pub(super) algorithms: Algorithms,
     pub(super) intent: u8,
     pub(super) lines: SmallVec<[Line; 1]>,
     pub(super) is_inspection: bool,
@@ -114,7 +113,7 @@ impl Link {
     pub(super) fn start(door: Door, patience: Duration, runtime: &tokio::runtime::Handle) -> Self {
         let (work, queue) = mpsc::channel(QUEUE);
         let up = Arc::new(AtomicBool::new(false));
-        let task = Task { patience, up: Arc::clone(&up), health: Arc::clone(&door.health), door, scripts: Scripts::default() };
+        let task = Task { patience, up: Arc::clone(&up), health: Arc::clone(&door.health), door, has_functions: true };
         runtime.spawn(task.run(queue));
         Self { work, up }
     }
@@ -200,7 +199,8 @@ struct Task {
     /// Whether there is a connection that answers.
     up: Arc<AtomicBool>,
     health: Arc<Health>,
-    scripts: Scripts,
+    /// Whether the server may have the script as a function, as far as is known.
+    has_functions: bool,
 }
 
 impl Task {
@@ -222,6 +222,7 @@ impl Task {
                     *self.health.trouble.lock() = None;
                     self.health.connects.fetch_add(1, Relaxed);
                     self.up.store(true, Relaxed);
+                    self.has_functions = true;
                     let began = Instant::now();
                     let lost = self.serve(&mut connection, &mut queue).await;
                     self.up.store(false, Relaxed);
@@ -373,8 +374,6 @@ impl Task {
 
     /// One call for a batch: what the script answered, for each hit.
     async fn call(&mut self, connection: &mut MultiplexedConnection, batch: &[Asked]) -> Result<Vec<Answers>, RedisError> {
-        let algorithms = batch.iter().fold(Algorithms::default(), |all, (job, _)| all.with(job.algorithms));
-        let script = self.scripts.get(algorithms);
         let (hits, plans) = request(batch);
         let time = batch[0].0.time;
         // With a clock that is not the server's, nothing may expire by the server's.
@@ -383,7 +382,7 @@ impl Task {
         // Room for all of it at once: to grow in steps takes longer than to count.
         let (count, bytes) = keys().fold((0, 0), |(count, bytes), key| (count + 1, bytes + key.len()));
         let rest = hits.len() + plans.iter().map(|plan| plan.len()).sum::<usize>() + FRAME;
-        let command = |name: &str, script: &str| {
+        let command = |name: &'static str, script: &'static str| {
             let mut command = redis::Cmd::with_capacity(count + plans.len() + 6, bytes + rest + script.len());
             command.arg(name).arg(script).arg(count);
             for key in keys() {
@@ -394,12 +393,7 @@ impl Task {
         };
         self.health.calls.fetch_add(1, Relaxed);
         self.health.hits.fetch_add(batch.len() as u64, Relaxed);
-        let mut answer = command("EVALSHA", &script.sha).query_async::<Vec<u8>>(connection).await;
-        if answer.as_ref().is_err_and(|error| error.code() == Some("NOSCRIPT")) {
-            // It did not run: the only case in which hits are sent again.
-            answer = command("EVAL", &script.text).query_async(connection).await;
-        }
-        let answer = answer?;
+        let answer = self.execute(connection, command).await?;
         let unreadable = || RedisError::from((redis::ErrorKind::UnexpectedReturnType, "not an answer of our script"));
         let mut reader = Reader(&answer);
         let now = reader.number().ok_or_else(unreadable)?;
@@ -412,6 +406,55 @@ impl Task {
         };
         batch.iter().map(answers).collect()
     }
+
+    /// What the script returns, run as the server lets it run. It is asked again only where the server has said that it did not run.
+    async fn execute(
+        &mut self,
+        connection: &mut MultiplexedConnection,
+        command: impl Fn(&'static str, &'static str) -> redis::Cmd,
+    ) -> Result<Vec<u8>, RedisError> {
+        if self.has_functions {
+            match call_function(connection, command("FCALL", &SCRIPT.function)).await {
+                Err(error) if has_not_run_this_time(&error) => {}
+                Err(error) if cannot_run(&error) => {
+                    tracing::info!("the store has no functions for this user: it is sent scripts, which cost it more");
+                    self.has_functions = false;
+                }
+                answer => return answer,
+            }
+        }
+        let answer = command("EVALSHA", &SCRIPT.sha).query_async(connection).await;
+        match answer {
+            Err(error) if error.code() == Some("NOSCRIPT") => command("EVAL", &SCRIPT.text).query_async(connection).await,
+            answer => answer,
+        }
+    }
+}
+
+/// Calls the function, and brings it where the server does not have it.
+async fn call_function(connection: &mut MultiplexedConnection, call: redis::Cmd) -> Result<Vec<u8>, RedisError> {
+    match call.query_async(connection).await {
+        Err(error) if is_unknown_function(&error) => {
+            redis::cmd("FUNCTION").arg("LOAD").arg("REPLACE").arg(&SCRIPT.library).exec_async(connection).await?;
+            call.query_async(connection).await
+        }
+        answer => answer,
+    }
+}
+
+fn is_unknown_function(error: &RedisError) -> bool {
+    error.detail() == Some("Function not found")
+}
+
+/// Whether a function did not run that may the next time: somebody has dropped it just now, or the server takes no writes. A script is
+/// refused then only where it writes: denials are answered.
+fn has_not_run_this_time(error: &RedisError) -> bool {
+    is_unknown_function(error) || matches!(error.code(), Some("OOM" | "MISCONF" | "NOREPLICAS"))
+}
+
+/// Whether the server has no functions at all, or none for this user.
+fn cannot_run(error: &RedisError) -> bool {
+    error.code() == Some("NOPERM") || error.detail().is_some_and(|detail| detail.starts_with("unknown command"))
 }
 
 /// Waits for something, refusing what was handed in before it was known that there is no connection; nothing where nobody is left

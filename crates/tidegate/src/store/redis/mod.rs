@@ -29,12 +29,12 @@ use self::{
     desk::{Desk, Verb, records},
     door::Door,
     link::{Job, Link},
-    script::SCHEMA,
+    script::{SCHEMA, SCRIPT},
     wire::Answers,
 };
 use super::{Ask, Asks, Intent, Question, Record, Records, Source, Store, memory::Memory};
 use crate::{
-    Algorithm, Decision, Hit, Limiter, Ranked, Receipt,
+    Decision, Hit, Limiter, Ranked, Receipt,
     algorithm::{Stored, Verdict},
     error::{ConfigError, StoreError},
     guard::{deny_cache::DenyCache, fallback},
@@ -283,9 +283,9 @@ impl Redis {
         }
     }
 
-    /// The script that decides by these algorithms, as it is sent to the server.
-    pub fn script(algorithms: impl IntoIterator<Item = Algorithm>) -> String {
-        script::text(algorithms.into_iter().collect())
+    /// The script that decides, as it is sent to a server that may not have it as a function.
+    pub fn script() -> &'static str {
+        &SCRIPT.text
     }
 
     fn door(&self) -> &Door {

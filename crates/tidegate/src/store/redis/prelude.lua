@@ -1,7 +1,8 @@
--- prelude, version 4: what every algorithm's script may call; they come after it, and decide.lua after them.
+-- prelude, version 5: what every algorithm's script may call; they come after it, decide.lua after them, and main.lua last. All of it is
+-- made once where the server has it as a function, and else for each call.
 --
 -- Each part of the script is what the usual hits need, and, after the line "Otherwise", what all others do. The former comes first in the
--- script and runs for each call. The latter is the body of one function, `rest`, and so costs nothing until it is called for: Redis's Lua
+-- script and is made with it. The latter is the body of one function, `rest`, and so costs nothing until it is called for: Redis's Lua
 -- takes five hundred instructions to make a function, as many again for each variable that a function has of those around it, and forty
 -- for each of its own. So what is usual is written with few of either, and small things are written out where they are needed.
 
@@ -12,12 +13,9 @@ local call, pack, unpack, sub = redis.call, struct.pack, struct.unpack, string.s
 -- Below it integers are exact.
 local WHOLE = 2 ^ 53
 
--- The time in epoch microseconds. Read once: all that is asked together is asked at one time.
-local now = tonumber(ARGV[1])
-if now == 0 then
-  local time = call('TIME')
-  now = time[1] * 1000000 + time[2]
-end
+-- Of the call: its keys and arguments, and the time in epoch microseconds, as a number and as text. All that is asked together is asked
+-- at one time.
+local keys, arguments, now, now_text
 
 -- A number for redis.call, which would lose the last digits of one that it is handed as it is. '%d' is four times as fast as '%.0f'; on a
 -- machine of 32 bits it is wrong.
@@ -29,7 +27,7 @@ end
 
 -- The TTL in milliseconds of what is read for so many microseconds: rounded up, with a second to spare.
 local function ttl(span)
-  local milliseconds, shortest = (span - span % 1000) / 1000 + 1001, tonumber(ARGV[2])
+  local milliseconds, shortest = (span - span % 1000) / 1000 + 1001, tonumber(arguments[2])
   return text(milliseconds < shortest and shortest or milliseconds)
 end
 

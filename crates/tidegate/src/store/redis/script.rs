@@ -1,7 +1,7 @@
-//! The script that decides, assembled from the algorithms in use. Its parts have versions, and `scripts.lock` says what each
-//! version is: a part that is changed without a new one fails the test here.
+//! The script that decides, assembled from the algorithms'. Its parts have versions, and `scripts.lock` says what each version is: a
+//! part that is changed without a new one fails the test here.
 
-use std::{collections::HashMap, iter};
+use std::{iter, sync::LazyLock};
 
 use crate::Algorithm;
 
@@ -16,32 +16,36 @@ const OTHERWISE: &str = "-- Otherwise\n";
 /// The shape of what is stored is part of every key: it changes with every change that an older script would misread.
 pub(super) const SCHEMA: &str = "rl";
 
-/// A set of algorithms.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(super) struct Algorithms(u16);
-
-impl Algorithms {
-    fn contains(self, algorithm: Algorithm) -> bool {
-        self.0 & Self::from_iter([algorithm]).0 != 0
-    }
-
-    pub(super) fn with(self, others: Self) -> Self {
-        Self(self.0 | others.0)
-    }
+/// The script that decides, as a server can be told of it. It is the same in every process of this version.
+pub(super) struct Script {
+    /// To be evaluated with the keys and arguments of a call.
+    pub(super) text: String,
+    /// The SHA-1 that the text is known by.
+    pub(super) sha: String,
+    /// What it is called by as a function, which is the only one of a library of the same name.
+    pub(super) function: String,
+    pub(super) library: String,
 }
 
-impl FromIterator<Algorithm> for Algorithms {
-    fn from_iter<I: IntoIterator<Item = Algorithm>>(algorithms: I) -> Self {
-        Self(algorithms.into_iter().fold(0, |set, algorithm| set | 1 << algorithm as u16))
-    }
-}
+pub(super) static SCRIPT: LazyLock<Script> = LazyLock::new(|| {
+    let body = body();
+    let text = format!("{body}return main(KEYS, ARGV)\n");
+    let sha = redis::Script::new(&text).get_hash().to_owned();
+    let function = format!("tidegate_{sha}");
+    // While a library is loaded nothing can be called, not even what Lua brings: so all is made by the first call.
+    let library = format!(
+        "#!lua name={function}\nlocal known\nredis.register_function('{function}', function(keys, arguments)\n\
+         known = known or (function()\n{body}return main\nend)()\nreturn known(keys, arguments)\nend)\n"
+    );
+    Script { text, sha, function, library }
+});
 
-/// The text of the script for some algorithms. It is the same text, with the same SHA-1, in every process of this version.
-pub(super) fn text(algorithms: Algorithms) -> String {
-    let used = || Algorithm::ALL.iter().filter(|algorithm| algorithms.contains(**algorithm)).map(|algorithm| algorithm.script());
-    let usual = iter::once(PRELUDE).chain(used()).chain([DECIDE]).map(|part| halves(part).0.to_owned());
+/// All parts, of which the last is the function `main`.
+fn body() -> String {
+    let algorithms = || Algorithm::ALL.iter().map(|algorithm| algorithm.script());
+    let usual = iter::once(PRELUDE).chain(algorithms()).chain([DECIDE]).map(|part| halves(part).0.to_owned());
     // Functions of their own keep their names apart.
-    let blocks = used().map(|part| format!(";(function()\n{}end)()\n", halves(part).1));
+    let blocks = algorithms().map(|part| format!(";(function()\n{}end)()\n", halves(part).1));
     let rest =
         [ARITHMETIC.to_owned(), halves(PRELUDE).1.to_owned()].into_iter().chain(blocks).chain([halves(DECIDE).1.to_owned()]);
     let rest = format!("rest = function()\n{}end\n", rest.collect::<String>());
@@ -51,25 +55,6 @@ pub(super) fn text(algorithms: Algorithms) -> String {
 /// What the usual hits need, and what all others do.
 fn halves(part: &str) -> (&str, &str) {
     part.split_once(OTHERWISE).expect("a part has two halves")
-}
-
-/// A script to send: its text, and the SHA-1 that it is known by.
-pub(super) struct Script {
-    pub(super) text: String,
-    pub(super) sha: String,
-}
-
-/// The scripts that have been needed so far.
-#[derive(Default)]
-pub(super) struct Scripts(HashMap<Algorithms, Script>);
-
-impl Scripts {
-    pub(super) fn get(&mut self, algorithms: Algorithms) -> &Script {
-        self.0.entry(algorithms).or_insert_with(|| {
-            let text = text(algorithms);
-            Script { sha: redis::Script::new(&text).get_hash().to_owned(), text }
-        })
-    }
 }
 
 #[cfg(test)]
@@ -110,13 +95,5 @@ mod tests {
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), all, "{names:?}");
-    }
-
-    #[test]
-    fn a_script_has_only_the_algorithms_in_use() {
-        let one = text([Algorithm::Gcra].into_iter().collect());
-        assert!(one.contains("algorithms['gcra']") && !one.contains("algorithms['sliding-log']"));
-        let all = text(Algorithm::ALL.iter().copied().collect());
-        Algorithm::ALL.iter().for_each(|algorithm| assert!(all.contains(&format!("algorithms['{algorithm}'] = "))));
     }
 }
