@@ -18,11 +18,19 @@ local WHOLE = 2 ^ 53
 local keys, arguments, now, now_text
 
 -- A number for redis.call, which would lose the last digits of one that it is handed as it is. '%d' is four times as fast as '%.0f'; on a
--- machine of 32 bits it is wrong.
+-- machine of 32 bits it is wrong. Small ones, which are places in a string, are kept.
 local integer
+local texts = {}
 local function text(number)
-  integer = integer or (string.format('%d', 4503599627370496) == '4503599627370496' and '%d' or '%.0f')
-  return string.format(integer, number)
+  local made = texts[number]
+  if not made then
+    integer = integer or (string.format('%d', 4503599627370496) == '4503599627370496' and '%d' or '%.0f')
+    made = string.format(integer, number)
+    if number >= 0 and number < 4096 then
+      texts[number] = made
+    end
+  end
+  return made
 end
 
 -- The TTL in milliseconds of what is read for so many microseconds: rounded up, with a second to spare.
