@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::{
     Redis,
-    link::{Job, Line},
+    call::{Job, Line},
     wire::{self, Told},
 };
 use crate::{

@@ -1,6 +1,7 @@
 //! The Redis store: one decision for every machine. What a hit asks becomes a job for the script; the link sends it, and the
 //! guards see to it that every hit is answered in time.
 
+mod call;
 mod desk;
 mod door;
 mod link;
@@ -26,9 +27,10 @@ use smallvec::smallvec;
 
 pub(crate) use self::desk::Form;
 use self::{
+    call::Job,
     desk::{Desk, Verb, records},
     door::Door,
-    link::{Job, Link},
+    link::Link,
     script::{SCHEMA, SCRIPT},
     wire::Answers,
 };
