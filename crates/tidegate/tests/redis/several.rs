@@ -232,3 +232,19 @@ async fn a_change_of_quotas_under_load_loses_nothing() {
         assert_eq!(admitted, used, "{algorithm}");
     }
 }
+
+/// A server keeps what it knows of plans, not of more than a thousand: those that it has dropped count on as well.
+#[tokio::test]
+async fn more_plans_than_a_server_keeps() {
+    const POLICIES: u64 = 1100;
+    let server = Server::start();
+    let policy = |number: u64| Policy::new(format!("p{number}"), Quota::per_day(number)).key([format!("a{number}")]);
+    let limiter = connected(Limiter::builder().policies((1..=POLICIES).map(policy)).store(patient(&server.url()))).await;
+    for round in 1..=2 {
+        for number in 1..=POLICIES {
+            let decision = by_store(limiter.check(Hit::new().attribute(&format!("a{number}"), "x")).await);
+            let expected = (number >= round, Some(number.saturating_sub(round)));
+            assert_eq!((decision.is_allowed(), decision.remaining()), expected, "{number} a day");
+        }
+    }
+}
