@@ -1,4 +1,4 @@
--- fixed-window, version 2: the twin of fixed_window.rs. A string: the start of the window and what it has counted (7 bytes each),
+-- fixed-window, version 3: the twin of fixed_window.rs. A string: the start of the window and what it has counted (7 bytes each),
 -- and the plan.
 --
 -- A calendar's plan has its number for a window, which is no window's length, and times for what this algorithm does not need: when the
@@ -164,10 +164,7 @@ function fixed.rarely()
 
   function fixed.persist(plan)
     kept, start, ends = nil, window_of(plan, start)
-    if ends > now then
-      save(plan)
-      return true
-    end
+    save(plan)
   end
 
   function fixed.inspect()

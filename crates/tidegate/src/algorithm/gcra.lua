@@ -1,4 +1,4 @@
--- gcra, version 3: the twin of gcra.rs. A string: the theoretical arrival time (7 bytes), the bits of the debt (1), how long the
+-- gcra, version 4: the twin of gcra.rs. A string: the theoretical arrival time (7 bytes), the bits of the debt (1), how long the
 -- key is kept (7), and the plan.
 
 local function take_gcra(key, plan, cost, looks)
@@ -131,10 +131,7 @@ function gcra.rarely()
 
   function gcra.persist(plan)
     kept, written = time + plan.tolerance, plan.text
-    if kept > now then
-      call('SET', key, pack('>I7BI7', time, bits, kept) .. written, 'PX', ttl(kept - now))
-      return true
-    end
+    call('SET', key, pack('>I7BI7', time, bits, kept) .. written, 'PX', ttl(kept - now))
   end
 
   function gcra.inspect()

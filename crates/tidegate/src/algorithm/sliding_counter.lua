@@ -1,4 +1,4 @@
--- sliding-counter, version 2: the twin of sliding_counter.rs. A hash: `buckets`, which are the start of the current window and
+-- sliding-counter, version 3: the twin of sliding_counter.rs. A hash: `buckets`, which are the start of the current window and
 -- what it and the one before it have counted (7 bytes each), and the plan.
 
 -- Weights are in steps of 2^-20, rounded up, so that Lua and Rust agree to the last unit.
@@ -161,10 +161,7 @@ function counter.rarely()
 
   function counter.persist(plan)
     kept = nil
-    if start + 2 * plan.window > now then
-      save(plan)
-      return true
-    end
+    save(plan)
   end
 
   function counter.inspect()

@@ -1,4 +1,4 @@
--- sliding-log, version 6: the twin of sliding_log.rs. A sorted set: score = time; member = time, the cumulative cost up to and
+-- sliding-log, version 7: the twin of sliding_log.rs. A sorted set: score = time; member = time, the cumulative cost up to and
 -- with the entry, and its own if that is not 1 (7 bytes each). No question needs the whole set: what any range has cost is one
 -- subtraction. Entries of one microsecond are one member. After all of them stands the head: the time of the oldest entry, the
 -- cumulative cost before it (7 bytes each), and the plan. So the newest entry and the head are read together.
@@ -302,12 +302,9 @@ function log.rarely()
   end
 
   function log.persist(plan)
-    if newest and newest + plan.window > now then
-      skip(floor)
-      renew(plan)
-      call('PEXPIRE', key, ttl(math.max(newest - newest % plan.window + 2 * plan.window - now, 0)))
-      return true
-    end
+    skip(floor)
+    renew(plan)
+    keep(key, plan, newest)
   end
 
   function log.inspect()

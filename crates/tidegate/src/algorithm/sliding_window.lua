@@ -1,4 +1,4 @@
--- sliding-window, version 5: the twin of sliding_window.rs. A string: the head, with all that nearly every hit needs: the desk (below),
+-- sliding-window, version 6: the twin of sliding_window.rs. A string: the head, with all that nearly every hit needs: the desk (below),
 -- newest, used, the number of older grains, oldest, base, and which slot has the first of them, of how many (7 bytes each), and the
 -- plan; then the slots, a ring, in which each grain but the newest has its time and the cumulative cost up to and with it (7 bytes
 -- each). No question needs the whole string.
@@ -161,11 +161,11 @@ local grains = algorithms['sliding-window']
 -- Where the numbers begin: after the desk.
 local NUMBERS = #DESK
 
--- What another window had let go up to `floor` when this one came into force, it has.
-local key, head, written, newest, used, oldest, base, older, first, slots, floor
+-- What another window had let go up to `floor` when this one came into force, it has, and it may need so many slots for the rest.
+local key, head, written, newest, used, oldest, base, older, first, slots, floor, needed
 
 function grains.load(of)
-  key, head, floor = of, call('GETRANGE', of, '0', '139'), 0
+  key, head, floor, needed = of, call('GETRANGE', of, '0', '139'), 0, 0
   if head == '' then
     written, newest, used, oldest, base, older, first, slots = nil, 0, 0, 0, 0, 0, 0, 0
   else
@@ -349,9 +349,6 @@ end
 function grains.rarely()
   grains.terms = { 'window', 'grain' }
 
-  -- Slots that a conversion needs.
-  local needed = 0
-
   -- One grain less. Where the last four were full they are not any more, and stand on the desk.
   local function shorten()
     local tail = (first + older) % slots
@@ -434,21 +431,17 @@ function grains.rarely()
   end
 
   function grains.persist(plan)
-    if used > 0 and newest + plan.window > now then
-      expired = older > 0 and oldest <= floor and partition(1, floor + 1) or 0
-      if expired > 0 then
-        purge(plan)
-      end
-      if needed > slots then
-        lay_out(plan, needed)
-      else
-        save(plan)
-      end
-      written, needed = plan.text, 0
-      keep(key, plan, newest)
-      return true
+    expired = older > 0 and oldest <= floor and partition(1, floor + 1) or 0
+    if expired > 0 then
+      purge(plan)
     end
-    needed = 0
+    if needed > slots then
+      lay_out(plan, needed)
+    else
+      save(plan)
+    end
+    written = plan.text
+    keep(key, plan, newest)
   end
 
   function grains.inspect()

@@ -1,4 +1,4 @@
--- token-bucket, version 3: the twin of token_bucket.rs. A hash: `bucket`, which is spent, fraction and at (7 bytes each), as
+-- token-bucket, version 4: the twin of token_bucket.rs. A hash: `bucket`, which is spent, fraction and at (7 bytes each), as
 -- `spent + fraction / per` tokens were missing then, and the plan. One field, because two are read as a table.
 
 local function take_bucket(key, plan, cost, looks)
@@ -115,7 +115,7 @@ local function save(plan)
   local debt = spent > plan.capacity
   call('HSET', key, 'bucket', pack('>I7I7I7c0', spent, fraction, at, plan.text))
   if debt or kept < begun or written ~= plan.text then
-    call('PEXPIRE', key, ttl(math.max(begun + stretch + (debt and refill_time(plan, 0) or stretch) - now, 0)))
+    call('PEXPIRE', key, ttl(begun + stretch + (debt and refill_time(plan, 0) or stretch) - now))
     kept, written = at, plan.text
   end
 end
@@ -189,7 +189,6 @@ function bucket.rarely()
   function bucket.persist(plan)
     kept, written = 0, nil
     save(plan)
-    return true
   end
 
   function bucket.inspect()

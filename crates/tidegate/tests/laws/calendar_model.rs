@@ -152,7 +152,7 @@ impl Setting {
         Policy::calendar(POLICY, self.limit, calendar(self.unit, self.zone))
     }
 
-    pub(crate) fn window_of(self, at: i64) -> (i64, i64) {
+    fn window_of(self, at: i64) -> (i64, i64) {
         window_of(self.unit, &TimeZone::get(self.zone).unwrap(), at)
     }
 }
@@ -230,7 +230,7 @@ pub(crate) struct Model {
     /// Since when its unit and zone are what they are.
     since: i64,
     /// When the window began that was last counted in, and its count.
-    pub(crate) stored: Option<(i64, u64)>,
+    stored: Option<(i64, u64)>,
     charges: Vec<Charge>,
     reset_at: i64,
     /// Whether the clock has ever stepped back.

@@ -1,4 +1,4 @@
--- decide, version 5: answers hits, each by several policies and all or nothing: the twin of memory/mod.rs. All that came
+-- decide, version 6: answers hits, each by several policies and all or nothing: the twin of memory/mod.rs. All that came
 -- while the last call was under way come together in one; a hit that fails fails alone.
 --
 -- KEYS: for each ask the state's key; for amendments and resets more, see there.
@@ -170,8 +170,10 @@ local function carry_over(key, plan, written)
     old.tolerance = old.capacity * old.interval
     change(old, plan, plan.since > numbers[1] and plan.since or now)
   end
-  if gone or not algorithm.persist(plan) then
+  if gone then
     call('DEL', key)
+  else
+    algorithm.persist(plan)
   end
 end
 

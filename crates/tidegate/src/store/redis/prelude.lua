@@ -1,4 +1,4 @@
--- prelude, version 5: what every algorithm's script may call; they come after it, decide.lua after them, and main.lua last. All of it is
+-- prelude, version 6: what every algorithm's script may call; they come after it, decide.lua after them, and main.lua last. All of it is
 -- made once where the server has it as a function, and else for each call.
 --
 -- Each part of the script is what the usual hits need, and, after the line "Otherwise", what all others do. The former comes first in the
@@ -33,8 +33,10 @@ local function text(number)
   return made
 end
 
--- The TTL in milliseconds of what is read for so many microseconds: rounded up, with a second to spare.
+-- The TTL in milliseconds of what is read for so many microseconds: rounded up, with a second to spare, and that also where it is
+-- over already.
 local function ttl(span)
+  span = span > 0 and span or 0
   local milliseconds, shortest = (span - span % 1000) / 1000 + 1001, tonumber(arguments[2])
   return text(milliseconds < shortest and shortest or milliseconds)
 end
@@ -59,7 +61,7 @@ local rest
 --   refund, inspect
 --   convert(old, new, since)  whether nothing is left of it
 --   stamp(plan)           a time that it was not written before; and when to convert it as of, if not then
---   persist(plan)         writes it down as it is, after a conversion, and says so; not where it has expired
+--   persist(plan)         writes it down as it is, after a conversion
 --   reset_after(plan)     only where evaluate and commit do not say it
 --   terms                 the numbers of a plan in which those of a state are
 local algorithms = {}
