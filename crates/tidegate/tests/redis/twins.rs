@@ -251,12 +251,12 @@ pub(crate) async fn up(limiter: &Limiter<Redis>) {
     }
 }
 
-fn traces_agree(server: &Server) {
+/// PROPTEST_CASES and PROPTEST_RNG_SEED set how many and which; the trace that fails is printed.
+fn traces_agree(server: &Server, config: Config, traces: &impl Strategy<Value = (Vec<(Algorithm, Quota)>, Vec<Step>)>) {
     let runtime = Runtime::new().unwrap();
     let runtime = RefCell::new(runtime);
-    // PROPTEST_CASES and PROPTEST_RNG_SEED set how many and which; the trace that fails is printed.
-    let config = Config { failure_persistence: None, ..Config::default() };
-    let outcome = TestRunner::new(config).run(&trace(), |(policies, steps)| {
+    let config = Config { failure_persistence: None, ..config };
+    let outcome = TestRunner::new(config).run(traces, |(policies, steps)| {
         let runtime = runtime.borrow();
         let mut twins = Twins::new(server, &runtime, written(&policies))?;
         steps.iter().try_for_each(|step| twins.take(step))
@@ -299,9 +299,31 @@ fn what_a_quota_has_let_go_stays_gone_under_the_one_before() {
     }
 }
 
+/// Traces through windows that come to have many grains, and to lose them again.
+fn long_trace() -> impl Strategy<Value = (Vec<(Algorithm, Quota)>, Vec<Step>)> {
+    const WINDOW: u64 = 1_000_000;
+    let quota = |limit| Quota::new(limit, Duration::from_micros(WINDOW)).unwrap();
+    let step = prop_oneof![
+        30 => (1..4u64).prop_map(Step::Check),
+        30 => (0..WINDOW / 30).prop_map(Step::Advance),
+        2 => (0..WINDOW).prop_map(Step::Advance),
+        2 => (any::<usize>(), prop::option::of(0..6u64)).prop_map(|(which, actual)| Step::Settle(which, actual)),
+        1 => (0..80u64).prop_map(Step::Charge),
+        1 => (0..50u64).prop_map(Step::Peek),
+    ];
+    let policies = prop::collection::vec((20..200u64).prop_map(move |limit| (Algorithm::SlidingWindow, quota(limit))), 1..3);
+    (policies, prop::collection::vec(step, 100..900))
+}
+
+#[test]
+fn random_traces_of_many_grains_agree_on_memory_and_redis() {
+    let config = Config::default();
+    traces_agree(&Server::start(), Config { cases: config.cases / 12, ..config }, &long_trace());
+}
+
 #[test]
 fn random_traces_agree_on_memory_and_redis() {
-    traces_agree(&Server::start());
+    traces_agree(&Server::start(), Config::default(), &trace());
 }
 
 /// One that has to be sent scripts.
@@ -312,14 +334,14 @@ pub(crate) fn without_functions() -> Server {
 #[test]
 fn random_traces_agree_on_memory_and_valkey() {
     match Server::try_valkey() {
-        Some(server) => traces_agree(&server),
+        Some(server) => traces_agree(&server, Config::default(), &trace()),
         None => println!("no valkey-server is installed: scripts/setup says how"),
     }
 }
 
 #[test]
 fn random_traces_agree_on_memory_and_redis_without_functions() {
-    traces_agree(&without_functions());
+    traces_agree(&without_functions(), Config::default(), &trace());
 }
 
 #[test]
