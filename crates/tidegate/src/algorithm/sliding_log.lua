@@ -1,4 +1,4 @@
--- sliding-log, version 7: the twin of sliding_log.rs. A sorted set: score = time; member = time, the cumulative cost up to and
+-- sliding-log, version 8: the twin of sliding_log.rs. A sorted set: score = time; member = time, the cumulative cost up to and
 -- with the entry, and its own if that is not 1 (7 bytes each). No question needs the whole set: what any range has cost is one
 -- subtraction. Entries of one microsecond are one member. After all of them stands the head: the time of the oldest entry, the
 -- cumulative cost before it (7 bytes each), and the plan. So the newest entry and the head are read together.
@@ -25,8 +25,8 @@ local function member_of(time, ends, cost)
 end
 
 -- What has gone may stand there for a part of the window, one in so many, so that it goes together: to take out what has gone by each hit
--- costs more than the hit.
-local LATE = 4
+-- costs more than the hit. So much of it, which is as many entries at most, may stand there for longer.
+local LATE, LITTLE = 4, 8
 
 local function take_log(key, plan, cost, looks)
   local ends, window, capacity = call('ZRANGE', key, '-2', '-1'), plan.window, plan.capacity
@@ -50,14 +50,18 @@ local function take_log(key, plan, cost, looks)
   end
   local horizon, used, total = now - window, last - base, last + cost
   if oldest <= horizon then
-    if newest <= horizon or oldest <= horizon - window / LATE then
+    if newest <= horizon then
       return
     end
     if plan.looked ~= now then
       plan.looked, plan.horizon = now, '(' .. text(horizon)
     end
     local _, first, its = parts(call('ZRANGE', key, plan.horizon, '+inf', 'BYSCORE', 'LIMIT', '0', '1')[1])
-    used = last - (first - its)
+    local before = first - its
+    if oldest <= horizon - window / LATE and before - base > LITTLE then
+      return
+    end
+    used = last - before
   end
   if used + cost > capacity or total >= WHOLE then
     return

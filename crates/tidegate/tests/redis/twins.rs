@@ -299,7 +299,7 @@ fn what_a_quota_has_let_go_stays_gone_under_the_one_before() {
     }
 }
 
-/// Traces through windows that come to have many grains, and to lose them again.
+/// Traces through histories that come to be long, and are let go of again.
 fn long_trace() -> impl Strategy<Value = (Vec<(Algorithm, Quota)>, Vec<Step>)> {
     const WINDOW: u64 = 1_000_000;
     let quota = |limit| Quota::new(limit, Duration::from_micros(WINDOW)).unwrap();
@@ -311,12 +311,13 @@ fn long_trace() -> impl Strategy<Value = (Vec<(Algorithm, Quota)>, Vec<Step>)> {
         1 => (0..80u64).prop_map(Step::Charge),
         1 => (0..50u64).prop_map(Step::Peek),
     ];
-    let policies = prop::collection::vec((20..200u64).prop_map(move |limit| (Algorithm::SlidingWindow, quota(limit))), 1..3);
-    (policies, prop::collection::vec(step, 100..900))
+    let algorithm = prop::sample::select(vec![Algorithm::SlidingWindow, Algorithm::SlidingLog]);
+    let policy = (algorithm, 20..200u64).prop_map(move |(algorithm, limit)| (algorithm, quota(limit)));
+    (prop::collection::vec(policy, 1..3), prop::collection::vec(step, 100..900))
 }
 
 #[test]
-fn random_traces_of_many_grains_agree_on_memory_and_redis() {
+fn random_traces_of_long_histories_agree_on_memory_and_redis() {
     let config = Config::default();
     traces_agree(&Server::start(), Config { cases: config.cases / 12, ..config }, &long_trace());
 }
