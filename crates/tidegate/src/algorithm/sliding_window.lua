@@ -1,19 +1,10 @@
--- sliding-window, version 7: the twin of sliding_window.rs. A string, in one of two forms. In both, each grain but the newest has its time
--- and the cumulative cost up to and with it (7 bytes each).
---
--- Few grains: FEW and how many there are but the newest (1 byte), newest, used, base (7 bytes each), and the plan; then these grains, the
--- oldest first, and after them what does not count. A hit writes all of it at once.
---
--- Many: the head, with all that nearly every hit needs: the desk (below), newest, used, the number of older grains, oldest, base, and
--- which slot has the first of them, of how many (7 bytes each), and the plan; then the slots, a ring. No question needs the whole string.
--- A window that has come to have many goes on so until it ends.
+-- sliding-window, version 6: the twin of sliding_window.rs. A string: the head, with all that nearly every hit needs: the desk (below),
+-- newest, used, the number of older grains, oldest, base, and which slot has the first of them, of how many (7 bytes each), and the
+-- plan; then the slots, a ring, in which each grain but the newest has its time and the cumulative cost up to and with it (7 bytes
+-- each). No question needs the whole string.
 --
 -- Slots are written in fours. Until all of a four are known, those that are stand on the desk, right before the numbers that change
 -- with them: so a new grain is one write, and every fourth two.
-
--- What no time begins with; the most grains but the newest that are few; and where they begin. All of these are read, which is the
--- head of the other form as well.
-local FEW, MOST, GRAINS = 64, 8, 58
 
 -- Where the slots begin: after four places of the desk, seven numbers and the plan.
 local SLOTS = 140
@@ -31,51 +22,13 @@ local function enough(plan)
   return math.ceil((math.floor(plan.window / plan.grain) + 2) / 4) * 4
 end
 
--- Begins a window. There is room for a grain, as the oldest is read with what comes before it.
+-- Begins a window.
 local function begin(key, plan, cost)
   local window = plan.window
-  call('SET', key, pack('>BI7I7I7c0I7I7', FEW, now, cost, 0, plan.text, 0, 0), 'PX', ttl(2 * window - now % window))
-end
-
--- Takes a hit where grains are few and stay so.
-local function take_few(key, plan, cost, looks, head, count)
-  local window, newest, used, base, under, time, ends = plan.window, unpack('>I7I7I7c35I7I7', head, 2)
-  local horizon, from, to = now - window, GRAINS, GRAINS + count * 14
-  if under ~= plan.text or newest > now or newest <= horizon then
-    return
-  end
-  if from < to and time <= horizon then
-    local less
-    repeat
-      from, less = from + 14, ends
-      if from == to then
-        break
-      end
-      time, ends = unpack('>I7I7', head, from)
-    until time > horizon
-    used, base, count = used - (less - base), less, (to - from) / 14
-  end
-  local is_new, total = newest < now - now % plan.grain, used + cost
-  if used <= 0 or total > plan.capacity or base + total >= WHOLE or (is_new and count >= MOST) then
-    return
-  elseif looks then
-    return true
-  end
-  local begun = now - now % window
-  if is_new then
-    count, time, ends = count + 1, newest, base + used
-  elseif from == GRAINS and newest >= begun then
-    call('SETRANGE', key, '1', pack('>I7I7', now, total))
-    return total, window
-  end
-  local value = pack('>BI7I7I7c0c0I7I7', FEW + count, now, total, base, plan.text, sub(head, from, to - 1), time, ends)
-  if newest >= begun then
-    call('SETRANGE', key, '0', value)
-  else
-    -- As `keep` does.
-    call('SET', key, value, 'PX', ttl(begun + 2 * window - now))
-  end
-  return total, window
+  local slots = enough(plan)
+  local value = pack('>c0I7I7I7I7I7I7I7c0', DESK, now, cost, 0, now, 0, 0, slots, plan.text)
+  call('SET', key, value, 'PX', ttl(2 * window - now % window))
+  return slots, value
 end
 
 -- Writes a cost at a time that is not before the newest grain, `before`: into it, or into a new one. What the cost and the number
@@ -162,9 +115,8 @@ local function first_gone(key, head, horizon, latest, count, from, room)
 end
 
 local function take_grains(key, plan, cost, looks)
-  local head, window, capacity = call('GETRANGE', key, '0', '168'), plan.window, plan.capacity
-  local form = byte(head)
-  if not form then
+  local head, window, capacity = call('GETRANGE', key, '0', '139'), plan.window, plan.capacity
+  if head == '' then
     if cost > capacity then
       return
     elseif looks then
@@ -172,8 +124,6 @@ local function take_grains(key, plan, cost, looks)
     end
     begin(key, plan, cost)
     return cost, window
-  elseif form >= FEW then
-    return take_few(key, plan, cost, looks, head, form - FEW)
   end
   local newest, used, older, oldest, base, first, slots, under = unpack('>I7I7I7I7I7I7I7c35', head, 57)
   if under ~= plan.text or newest > now or used == 0 or older >= slots then
@@ -211,24 +161,15 @@ local grains = algorithms['sliding-window']
 -- Where the numbers begin: after the desk.
 local NUMBERS = #DESK
 
--- What another window had let go up to `floor` when this one came into force, it has, and it may need so many slots for the rest. Where
--- grains are few, there are no slots.
+-- What another window had let go up to `floor` when this one came into force, it has, and it may need so many slots for the rest.
 local key, head, written, newest, used, oldest, base, older, first, slots, floor, needed
 
 function grains.load(of)
-  key, head, floor, needed = of, call('GETRANGE', of, '0', '168'), 0, 0
-  local form = byte(head)
-  if not form then
+  key, head, floor, needed = of, call('GETRANGE', of, '0', '139'), 0, 0
+  if head == '' then
     written, newest, used, oldest, base, older, first, slots = nil, 0, 0, 0, 0, 0, 0, 0
-  elseif form < FEW then
-    newest, used, older, oldest, base, first, slots, written = unpack('>I7I7I7I7I7I7I7c35', head, 57)
-    assure(older, slots)
-  elseif form > FEW + MOST then
-    error('not a window of ours')
   else
-    first, slots, older = 0, 0, form - FEW
-    newest, used, base, written, oldest = unpack('>I7I7I7c35I7', head, 2)
-    oldest = older > 0 and oldest or newest
+    newest, used, older, oldest, base, first, slots, written = unpack('>I7I7I7I7I7I7I7c35', head, 57)
   end
   return written
 end
@@ -244,6 +185,7 @@ end
 
 -- Where one of the older grains is, the first being 0: on the desk, if it is of the four that is not full, or in its slot.
 local function slot(index)
+  assure(older, slots)
   local at = (first + index) % slots
   if index >= older - (first + older) % slots % 4 then
     return at % 4 * 14
@@ -253,13 +195,8 @@ end
 
 -- Time and end of one of the older grains.
 local function grain_at(index)
-  local time, ends
-  if slots == 0 then
-    time, ends = unpack('>I7I7', head, GRAINS + index * 14)
-  else
-    local from = slot(index)
-    time, ends = unpack('>I7I7', call('GETRANGE', key, text(from), text(from + 13)))
-  end
+  local from = slot(index)
+  local time, ends = unpack('>I7I7', call('GETRANGE', key, text(from), text(from + 13)))
   return time, ends
 end
 
@@ -340,33 +277,22 @@ local function purge(plan)
   save(plan)
 end
 
--- Makes a ring of so many slots. The one question that needs all of it, and only of what becomes many, or was written under a finer grain.
+-- Makes a ring of so many slots. The one question that needs all of it, and only of what was written under a finer grain.
 local function lay_out(plan, wanted)
-  local laid
-  if slots == 0 then
-    laid = sub(head, GRAINS, GRAINS + older * 14 - 1)
-  else
-    local placed = (first + older) % slots % 4
-    local on_desk = math.min(placed, older)
-    local rest = older - on_desk
-    local run, from = math.min(rest, slots - first), SLOTS + first * 14
-    laid = run > 0 and call('GETRANGE', key, text(from), text(from + run * 14 - 1)) or ''
-    if rest > run then
-      laid = laid .. call('GETRANGE', key, text(SLOTS), text(SLOTS + (rest - run) * 14 - 1))
-    end
-    laid = laid .. sub(head, (placed - on_desk) * 14 + 1, placed * 14)
+  assure(older, slots)
+  local placed = (first + older) % slots % 4
+  local on_desk = math.min(placed, older)
+  local rest = older - on_desk
+  local run, from = math.min(rest, slots - first), SLOTS + first * 14
+  local laid = run > 0 and call('GETRANGE', key, text(from), text(from + run * 14 - 1)) or ''
+  if rest > run then
+    laid = laid .. call('GETRANGE', key, text(SLOTS), text(SLOTS + (rest - run) * 14 - 1))
   end
+  laid = laid .. sub(head, (placed - on_desk) * 14 + 1, placed * 14)
   local desk = sub(laid, (older - older % 4) * 14 + 1)
   first, slots = 0, wanted
   head = desk .. sub(DESK, #desk + 1) .. pack('>I7I7I7I7I7I7I7', newest, used, older, oldest, base, first, slots) .. plan.text
-  call('SET', key, head .. laid, 'KEEPTTL')
-end
-
--- Makes few grains many, as whatever is not usual needs that changes them.
-local function spread(plan)
-  if slots == 0 then
-    lay_out(plan, older - older % 4 + 4 + enough(plan))
-  end
+  call('SET', key, head .. laid .. string.rep('\0', slots * 14 - #laid), 'KEEPTTL')
 end
 
 function grains.evaluate(plan, cost)
@@ -401,11 +327,10 @@ function grains.commit(plan, cost)
   local before, window = newest, plan.window
   if not at then
     cost = math.min(cost, MAX)
-    at, written, newest, used, oldest, base, older, first, slots, floor = now, plan.text, now, cost, now, 0, 0, 0, 0, 0
-    begin(key, plan, cost)
+    at, written, newest, used, oldest, base, older, first, floor = now, plan.text, now, cost, now, 0, 0, 0, 0
+    slots, head = begin(key, plan, cost)
     return now, cost, window
   end
-  spread(plan)
   if expired > 0 then
     purge(plan)
   end
@@ -448,7 +373,6 @@ function grains.rarely()
     if not at then
       return
     end
-    spread(plan)
     if expired > 0 then
       purge(plan)
     end
@@ -507,7 +431,6 @@ function grains.rarely()
   end
 
   function grains.persist(plan)
-    spread(plan)
     expired = older > 0 and oldest <= floor and partition(1, floor + 1) or 0
     if expired > 0 then
       purge(plan)

@@ -1,4 +1,4 @@
--- prelude, version 7: what every algorithm's script may call; they come after it, decide.lua after them, and main.lua last. All of it is
+-- prelude, version 6: what every algorithm's script may call; they come after it, decide.lua after them, and main.lua last. All of it is
 -- made once where the server has it as a function, and else for each call.
 --
 -- Each part of the script is what the usual hits need, and, after the line "Otherwise", what all others do. The former comes first in the
@@ -8,7 +8,7 @@
 
 -- `values` are those of a table, in order; `unpack` takes apart what is packed.
 local values = unpack
-local call, pack, unpack, sub, byte = redis.call, struct.pack, struct.unpack, string.sub, string.byte
+local call, pack, unpack, sub = redis.call, struct.pack, struct.unpack, string.sub
 
 -- Below it integers are exact.
 local WHOLE = 2 ^ 53
