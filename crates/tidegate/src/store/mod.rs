@@ -299,7 +299,7 @@ fn blocked(set: &PolicySet, ask: Ask) -> Record {
     Record { ask, limit: 0, answer, label: set.policies[usize::from(ask.policy)].label(ask.plan) }
 }
 
-/// The asks of one hit, and what was answered to them. One is in place, as they are large and on their way to Redis and back are copied
-/// many times: to copy two took longer than to allocate them.
-pub(crate) type Asks = SmallVec<[Ask; 1]>;
-pub(crate) type Records = SmallVec<[Record; 1]>;
+/// The asks of one hit, and what was answered to them. Not more of them in place than most hits have: on their way to Redis and back they
+/// are copied many times.
+pub(crate) type Asks = SmallVec<[Ask; 2]>;
+pub(crate) type Records = SmallVec<[Record; 2]>;

@@ -193,7 +193,7 @@ fn damage_at_one_key_stays_there() {
             let good = |number: usize| format!("good-{kind}-{number}");
             let mut decision = bench.runtime.block_on(limiter.check_n(&bad, 2)).unwrap();
             if kind % 2 == 1 {
-                // What was corrected may be kept in another form.
+                // Also what has been corrected.
                 decision = bench.runtime.block_on(limiter.settle(decision.take_receipt().unwrap(), 1)).unwrap();
             }
             assert!(decision.is_allowed());

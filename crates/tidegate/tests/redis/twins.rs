@@ -57,12 +57,32 @@ fn step(window: u64) -> impl Strategy<Value = Step> {
     ]
 }
 
-fn trace() -> impl Strategy<Value = (Vec<(Algorithm, Quota)>, Vec<Step>)> {
+/// Policies, and what happens.
+type Trace = (Vec<(Algorithm, Quota)>, Vec<Step>);
+
+fn trace() -> impl Strategy<Value = Trace> {
     let policies = prop::collection::vec((prop::sample::select(Algorithm::RATES.to_vec()), quota()), 1..4);
     policies.prop_flat_map(|policies| {
         let window = policies[0].1.window().as_micros() as u64;
         (Just(policies), prop::collection::vec(step(window), 1..60))
     })
+}
+
+/// Traces through histories that come to be long, and are let go of again.
+fn long_trace() -> impl Strategy<Value = Trace> {
+    const WINDOW: u64 = 1_000_000;
+    let quota = |limit| Quota::new(limit, Duration::from_micros(WINDOW)).unwrap();
+    let step = prop_oneof![
+        30 => (1..4u64).prop_map(Step::Check),
+        30 => (0..WINDOW / 30).prop_map(Step::Advance),
+        2 => (0..WINDOW).prop_map(Step::Advance),
+        2 => (any::<usize>(), prop::option::of(0..6u64)).prop_map(|(which, actual)| Step::Settle(which, actual)),
+        1 => (0..80u64).prop_map(Step::Charge),
+        1 => (0..50u64).prop_map(Step::Peek),
+    ];
+    let algorithm = prop::sample::select(vec![Algorithm::SlidingWindow, Algorithm::SlidingLog]);
+    let policy = (algorithm, 20..200u64).prop_map(move |(algorithm, limit)| (algorithm, quota(limit)));
+    (prop::collection::vec(policy, 1..3), prop::collection::vec(step, 100..900))
 }
 
 const KEYS: [&str; 3] = ["id", "other", "third"];
@@ -252,7 +272,7 @@ pub(crate) async fn up(limiter: &Limiter<Redis>) {
 }
 
 /// PROPTEST_CASES and PROPTEST_RNG_SEED set how many and which; the trace that fails is printed.
-fn traces_agree(server: &Server, config: Config, traces: &impl Strategy<Value = (Vec<(Algorithm, Quota)>, Vec<Step>)>) {
+fn traces_agree(server: &Server, config: Config, traces: &impl Strategy<Value = Trace>) {
     let runtime = Runtime::new().unwrap();
     let runtime = RefCell::new(runtime);
     let config = Config { failure_persistence: None, ..config };
@@ -297,23 +317,6 @@ fn what_a_quota_has_let_go_stays_gone_under_the_one_before() {
             twins.take(&step).unwrap_or_else(|problem| panic!("{algorithm}, {step:?}: {problem}"));
         }
     }
-}
-
-/// Traces through histories that come to be long, and are let go of again.
-fn long_trace() -> impl Strategy<Value = (Vec<(Algorithm, Quota)>, Vec<Step>)> {
-    const WINDOW: u64 = 1_000_000;
-    let quota = |limit| Quota::new(limit, Duration::from_micros(WINDOW)).unwrap();
-    let step = prop_oneof![
-        30 => (1..4u64).prop_map(Step::Check),
-        30 => (0..WINDOW / 30).prop_map(Step::Advance),
-        2 => (0..WINDOW).prop_map(Step::Advance),
-        2 => (any::<usize>(), prop::option::of(0..6u64)).prop_map(|(which, actual)| Step::Settle(which, actual)),
-        1 => (0..80u64).prop_map(Step::Charge),
-        1 => (0..50u64).prop_map(Step::Peek),
-    ];
-    let algorithm = prop::sample::select(vec![Algorithm::SlidingWindow, Algorithm::SlidingLog]);
-    let policy = (algorithm, 20..200u64).prop_map(move |(algorithm, limit)| (algorithm, quota(limit)));
-    (prop::collection::vec(policy, 1..3), prop::collection::vec(step, 100..900))
 }
 
 #[test]
