@@ -58,7 +58,7 @@ pub(crate) fn run(peers: Vec<remote::Contender>, effort: &Effort, filter: &str) 
     }
     if "redis".contains(filter) {
         // The server of our making has as many threads as ours.
-        let site = Site::of(lanes::for_redis());
+        let site = Site::of(lanes::on_redis());
         let results = measure(&client, contenders::on_redis(&site, peers)?, effort, || site.cpu_micros())?;
         print("on Redis", &results);
         bars.extend(time_bar(&results, contenders::PLAIN, 1.3));

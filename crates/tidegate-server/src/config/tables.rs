@@ -12,6 +12,9 @@ use super::{
     text::{Destination, Endpoint, Listener, Origin, Text},
 };
 
+/// As many as a machine has cores, if it has many.
+const MAX_THREADS: usize = 1024;
+
 /// Where to listen.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -25,6 +28,9 @@ pub struct Listen {
     pub resp: Text<Listener>,
     /// Metrics, health and administration. Other addresses than loopback need `admin.write_token_file` and `admin.cert_file`.
     pub admin: Text<Listener>,
+    /// Threads that serve what comes by `http`. Unless it is said, one for every two cores if states are in memory; on Redis one for each core, but
+    /// four at most, each with a connection to it.
+    pub threads: Option<NonZeroUsize>,
 }
 
 impl Default for Listen {
@@ -34,12 +40,13 @@ impl Default for Listen {
             grpc: Text::known("127.0.0.1:8081"),
             resp: Text::known("127.0.0.1:6380"),
             admin: Text::known("127.0.0.1:9090"),
+            threads: None,
         }
     }
 }
 
 impl Listen {
-    /// Listeners at the address of another.
+    /// Listeners at the address of another, and more threads than anybody has a use for.
     pub(super) fn faults(&self) -> Vec<Fault> {
         let all = [("http", &self.http), ("grpc", &self.grpc), ("resp", &self.resp), ("admin", &self.admin)];
         let mut faults = Vec::new();
@@ -48,6 +55,9 @@ impl Listen {
             if let Some((other, _)) = all[..index].iter().find(|(_, other)| other.address() == Some(address)) {
                 faults.push(Fault::new(format!("listen.{name}"), format!("{address} is taken by `{other}`; write another port")));
             }
+        }
+        if let Some(threads) = self.threads.filter(|threads| threads.get() > MAX_THREADS) {
+            faults.push(Fault::new("listen.threads", format!("{threads} are too many; write {MAX_THREADS} at most")));
         }
         faults
     }

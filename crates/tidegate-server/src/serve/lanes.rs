@@ -30,14 +30,21 @@ struct Lane {
 /// Is kept for as long as a connection is served.
 pub type Seat = Arc<()>;
 
-/// How many lanes there are for states in memory: all that the machine can run at once.
-pub fn for_memory() -> usize {
-    thread::available_parallelism().map_or(1, usize::from)
+/// How many lanes there are for states in memory, unless it is said: one for every two cores. Such a lane never waits for anybody but who
+/// asks, and who asks takes as much of a machine that both are on, or the system does for those who are not. One that always has something
+/// to do has not to be woken, which costs as much as a decision (`bench/README.md`).
+pub fn in_memory() -> usize {
+    cores().div_ceil(2)
 }
 
-/// How many there are for Redis, each with a connection to it: a few at most, as each gathers batches of its own and Redis decides on one thread.
-pub fn for_redis() -> usize {
-    for_memory().min(4)
+/// How many there are for Redis, each with a connection to it: as many as the machine can run at once, because they wait; but a few at most, as
+/// each gathers batches of its own and Redis decides on one thread.
+pub fn on_redis() -> usize {
+    cores().min(4)
+}
+
+fn cores() -> usize {
+    thread::available_parallelism().map_or(1, usize::from)
 }
 
 impl Lanes {

@@ -38,7 +38,7 @@ mod settings;
 mod tls;
 mod traces;
 
-use std::{error, fmt, io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{error, fmt, io, net::SocketAddr, num::NonZeroUsize, sync::Arc, time::Duration};
 
 use tidegate::{ConfigError, Limiter, Redis, Status, Store};
 use tokio::{
@@ -178,6 +178,7 @@ impl Server {
             None => None,
         };
         let listeners = Listeners { http, admin };
+        let threads = |default: fn() -> usize| config.listen.threads.map_or_else(default, NonZeroUsize::get);
         config.store.check_snapshot().map_err(Problems::from)?;
         let wrong = |error: ConfigError| Problems::from(Problem::new(format!("store: {error}")));
         let builder = Limiter::builder()
@@ -188,19 +189,19 @@ impl Server {
         match config.store.backend().map_err(Problems::from)? {
             Backend::Memory(None) => {
                 let limiter = builder.build().map_err(wrong)?;
-                let lanes = Lanes::start(lanes::for_memory(), || ()).await.map_err(StartError::Threads)?;
+                let lanes = Lanes::start(threads(lanes::in_memory), || ()).await.map_err(StartError::Threads)?;
                 Self::listen(limiter, lanes, Condition::of_memory, listeners, entry, sources, config)
             }
             Backend::Memory(Some(snapshot)) => {
                 let limiter = builder.snapshot(snapshot).build().map_err(wrong)?;
-                let lanes = Lanes::start(lanes::for_memory(), || ()).await.map_err(StartError::Threads)?;
+                let lanes = Lanes::start(threads(lanes::in_memory), || ()).await.map_err(StartError::Threads)?;
                 Self::listen(limiter, lanes, Condition::of_snapshots, listeners, entry, sources, config)
             }
             Backend::Redis(redis) => {
                 let limiter = builder.store(*redis).build().map_err(wrong)?;
                 let of_lane = limiter.clone();
                 let connect = move || _ = of_lane.store().connect_thread();
-                let lanes = Lanes::start(lanes::for_redis(), connect).await.map_err(StartError::Threads)?;
+                let lanes = Lanes::start(threads(lanes::on_redis), connect).await.map_err(StartError::Threads)?;
                 // So that the first requests find it; not for long, as it may be gone when others need this server.
                 if !waited(limiter.store(), Duration::from_secs(2), |status| status.is_up).await {
                     let trouble = limiter.store().status().trouble;

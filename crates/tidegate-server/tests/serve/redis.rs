@@ -40,6 +40,25 @@ async fn two_servers_admit_exactly_the_limit() {
 }
 
 #[tokio::test]
+async fn there_are_as_many_threads_as_is_said_each_with_a_connection() {
+    for threads in [1, 3] {
+        let redis = RedisServer::start();
+        let file = format!(
+            "[listen]\nthreads = {threads}\n[store]\nurl = \"{}\"\ndeadline = \"30s\"\n\
+             [[policy]]\nname = \"per-user\"\nkey = [\"user\"]\nquota = \"10/hour\"\n",
+            redis.url()
+        );
+        let running = Running::start(&file).await;
+        // And one that belongs to none of them.
+        running.until_counted(&format!("tidegate_store_connects_total {}", threads + 1)).await;
+        for number in 0..4 {
+            let reply = running.client().await.post("/v1/check", format!(r#"{{"attributes":{{"user":"{number}"}}}}"#)).await;
+            assert_eq!((reply.status, &reply.json()["source"]), (200, &"store".into()));
+        }
+    }
+}
+
+#[tokio::test]
 async fn every_kind_of_question_can_be_asked_on_redis() {
     let redis = RedisServer::start();
     let file = format!(
