@@ -21,7 +21,7 @@ Tidegate beside its peers.
 usage: scripts/bench library [--quick] [--case SUBSTRING] [--no-memory]
        scripts/bench redis [--limitador] [--quick] [--case SUBSTRING] [--no-memory]
        scripts/bench http [--quick]
-       scripts/bench server [--limitador] [--quick] [--case SUBSTRING]
+       scripts/bench server [--limitador] [--quick] [--case SUBSTRING] [--may-sleep]
        scripts/bench memory
        scripts/bench growth
 
@@ -37,6 +37,7 @@ usage: scripts/bench library [--quick] [--case SUBSTRING] [--no-memory]
   --case SUBSTRING   only cases whose name has this in it, such as `hot`, `zipf`, `2 threads` or `denied`; of redis, such
                      as `cost: `, `denials: ` or `gcra`; of server, `memory` or `redis`
   --no-memory        no memory and no growth
+  --may-sleep        server: cores are not kept awake
 
   LIMITADOR_SERVER   in the environment: the path of a limitador-server, which then takes part in server on Redis
 ";
@@ -79,7 +80,7 @@ pub fn run(peers: Vec<Contender>) -> ExitCode {
         ["server", ref options @ ..] => {
             let Some(options) = Options::parse(options) else { return misuse() };
             let effort = if options.quick { server::Effort::QUICK } else { server::Effort::FULL };
-            match server::run(peers, &effort, options.filter) {
+            match server::run(peers, &effort, options.filter, options.may_sleep) {
                 Ok(bars) => bars,
                 Err(message) => {
                     eprintln!("{message}");
@@ -105,17 +106,19 @@ struct Options<'a> {
     quick: bool,
     filter: &'a str,
     memory: bool,
+    may_sleep: bool,
 }
 
 impl<'a> Options<'a> {
     /// Nothing if there is an option that we do not know.
     fn parse(mut arguments: &[&'a str]) -> Option<Self> {
-        let mut options = Self { quick: false, filter: "", memory: true };
+        let mut options = Self { quick: false, filter: "", memory: true, may_sleep: false };
         while let [first, rest @ ..] = arguments {
             arguments = rest;
             match *first {
                 "--quick" => options.quick = true,
                 "--no-memory" => options.memory = false,
+                "--may-sleep" => options.may_sleep = true,
                 "--case" => (options.filter, arguments) = rest.split_first().map(|(filter, rest)| (*filter, rest))?,
                 _ => return None,
             }

@@ -40,14 +40,14 @@ const KEYS: u32 = 100_000;
 pub(crate) const PER_MINUTE: u32 = 1000;
 
 /// Measures and prints what `filter` lets through, and returns what must hold.
-pub(crate) fn run(peers: Vec<remote::Contender>, effort: &Effort, filter: &str) -> Result<Vec<Bar>, String> {
+pub(crate) fn run(peers: Vec<remote::Contender>, effort: &Effort, filter: &str, may_sleep: bool) -> Result<Vec<Bar>, String> {
     let client = Builder::new_current_thread().enable_all().build().map_err(|error| error.to_string())?;
-    let awake = Awake::keep();
+    let awake = (!may_sleep).then(Awake::keep);
     println!(
         "\nSERVER over HTTP: {CONNECTIONS} connections that are kept, 100k keys, {PER_MINUTE}/min, median of {} rounds of {:?}, cores {}.",
         effort.rounds,
         effort.lap,
-        if awake.is_kept() { "kept awake" } else { "that may sleep" }
+        if awake.as_ref().is_some_and(Awake::is_kept) { "kept awake" } else { "that may sleep" }
     );
     let mut bars = Vec::new();
     if "memory".contains(filter) {
