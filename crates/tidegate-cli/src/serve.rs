@@ -1,10 +1,11 @@
 //! `tidegate serve`: the server.
 
-use std::process::ExitCode;
+use std::{process::ExitCode, time::Duration};
 
 use clap::Args;
 use tidegate_server::{
     config::{Problems, SETTINGS, Setting, Sources},
+    log,
     serve::{self, StartError},
 };
 
@@ -66,6 +67,7 @@ impl Command {
         let result = runtime.block_on(serve::run(sources));
         // With it the last handle of the limiter goes, and the last snapshot is written.
         drop(runtime);
+        log::flush(Duration::from_secs(1));
         match result {
             Ok(()) => ExitCode::SUCCESS,
             Err(error @ (StartError::Config(_) | StartError::Nothing)) => fail(&error.to_string(), WRONG),

@@ -1,9 +1,20 @@
-//! What the process says of itself, on standard error: how much and how it looks, which can change while it runs.
+//! What the process says of itself, on standard error: how much and how it looks, which can change while it runs. Lines are handed to a
+//! thread that writes them; one that finds its queue full is lost, and how many were is said later. So nobody who serves waits for whoever
+//! reads them.
 
-use std::{io, sync::Arc};
+use std::{
+    io::{self, Write},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU64, Ordering},
+        mpsc::{Receiver, Sender, SyncSender, channel, sync_channel},
+    },
+    thread,
+    time::Duration,
+};
 
 use tokio::sync::watch;
-use tracing::level_filters::LevelFilter;
+use tracing::{level_filters::LevelFilter, warn};
 use tracing_subscriber::{
     Layer, Registry, filter::Targets, fmt, layer::SubscriberExt as _, registry, reload, util::SubscriberInitExt as _,
 };
@@ -12,6 +23,9 @@ use crate::config::{self, Config, Format, Level};
 
 /// The target of lines that say who has changed what.
 pub(crate) const AUDIT: &str = "tidegate::audit";
+
+/// Lines that may wait to be written.
+const QUEUE: usize = 1024;
 
 /// The log of this process.
 pub struct Log {
@@ -23,12 +37,23 @@ type Filtered = tracing_subscriber::layer::Layered<reload::Layer<Targets, Regist
 type Lines = Box<dyn Layer<Filtered> + Send + Sync>;
 
 impl Log {
-    /// Begins to write. Where somebody else does already, in the same process, that one goes on.
-    pub fn start(log: &config::Log) -> Self {
+    /// Begins to write. Where somebody else does already, in the same process, that one goes on. Whoever ends the process has the rest
+    /// written first ([`flush`]).
+    ///
+    /// # Errors
+    /// When the system gives no thread for it.
+    pub fn start(log: &config::Log) -> io::Result<Self> {
+        if WRITER.get().is_none() {
+            let (queue, entries) = sync_channel(QUEUE);
+            let writer = Writer { queue, lost: Arc::default() };
+            let lost = Arc::clone(&writer.lost);
+            thread::Builder::new().name("log".to_owned()).spawn(move || write(&entries, &lost))?;
+            let _ = WRITER.set(writer);
+        }
         let (level, level_handle) = reload::Layer::new(level(log));
         let (lines, lines_handle) = reload::Layer::new(lines(log));
         let _ = registry().with(level).with(lines).try_init();
-        Self { level: level_handle, lines: lines_handle }
+        Ok(Self { level: level_handle, lines: lines_handle })
     }
 
     /// Does as each later configuration says.
@@ -57,9 +82,61 @@ fn level(log: &config::Log) -> Targets {
 }
 
 fn lines(log: &config::Log) -> Lines {
-    let lines = fmt::layer().with_writer(io::stderr).with_ansi(false);
+    let writer = || WRITER.get().expect("there is one before there are lines").clone();
+    let lines = fmt::layer().with_writer(writer).with_ansi(false);
     match log.format {
         Format::Text => lines.boxed(),
         Format::Json => lines.json().boxed(),
+    }
+}
+
+/// A log is the process's.
+static WRITER: OnceLock<Writer> = OnceLock::new();
+
+/// Hands lines on, each of which is written whole.
+#[derive(Clone)]
+struct Writer {
+    queue: SyncSender<Entry>,
+    lost: Arc<AtomicU64>,
+}
+
+enum Entry {
+    Line(Vec<u8>),
+    /// Is dropped when all before it has been written.
+    Mark(Sender<()>),
+}
+
+impl Write for Writer {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        if self.queue.try_send(Entry::Line(line.to_vec())).is_err() {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn write(entries: &Receiver<Entry>, lost: &AtomicU64) {
+    for entry in entries {
+        let Entry::Line(line) = entry else { continue };
+        // There is nowhere to say that it cannot be written.
+        let _ = io::stderr().write_all(&line);
+        match lost.swap(0, Ordering::Relaxed) {
+            0 => {}
+            lost => warn!(lost, "lines of the log are missing here: standard error took too long"),
+        }
+    }
+}
+
+/// Has all written that was logged; for so long at most, as nobody may read it.
+pub fn flush(patience: Duration) {
+    let Some(writer) = WRITER.get() else { return };
+    let (mark, passed) = channel();
+    // Where there is no room for it nobody reads.
+    if writer.queue.try_send(Entry::Mark(mark)).is_ok() {
+        let _ = passed.recv_timeout(patience);
     }
 }

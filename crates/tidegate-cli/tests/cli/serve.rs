@@ -5,7 +5,7 @@ use std::{
     io::{BufRead as _, BufReader, Read as _, Write as _},
     net::{TcpListener, TcpStream},
     process::{Command, Stdio},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use nix::{
@@ -162,6 +162,53 @@ fn it_serves_until_it_is_told_to_stop_however_little_it_says() {
     }
 }
 
+/// Where the admin surface listens.
+fn admin(greeting: &str) -> &str {
+    greeting.split("admin   http://").nth(1).and_then(|rest| rest.split(',').next()).expect("told")
+}
+
+#[test]
+fn a_server_whose_log_nobody_reads_serves_and_ends() {
+    const PATIENCE: Duration = Duration::from_secs(20);
+    let folder = tempdir().expect("a folder");
+    let file = "[store]\nsnapshot = \"counted\"\n[[policy]]\nname = \"daily\"\nkey = [\"user\"]\nquota = \"1/day\"\n";
+    fs::write(folder.path().join("tidegate.toml"), file).expect("a file");
+    let mut served = command(folder.path(), &["--config", "tidegate.toml", "--http", "127.0.0.1:0"]);
+    let mut running = Running::by(served.stderr(Stdio::piped()));
+    let ask = |address: &str, head: &str| {
+        let mut stream = TcpStream::connect(address).expect("connected");
+        stream.set_read_timeout(Some(PATIENCE)).expect("set");
+        write!(stream, "{head}\r\nconnection: close\r\n\r\n").expect("sent");
+        let mut reply = String::new();
+        stream.read_to_string(&mut reply).expect("a reply in time");
+        reply
+    };
+    // Denials are written there too, and are more than a pipe holds.
+    for _ in 0..1000 {
+        ask(&running.address, "GET /v1/check?user=42 HTTP/1.1\r\nhost: a");
+    }
+    // Each is a warning, but for those within a second.
+    for _ in 0..3 {
+        let refused = ask(admin(&running.greeting), "GET /metrics HTTP/1.1\r\nhost: sesame.example");
+        assert!(refused.starts_with("HTTP/1.1 403 "), "{refused}");
+    }
+    let metrics = ask(admin(&running.greeting), "GET /metrics HTTP/1.1\r\nhost: localhost");
+    assert!(metrics.contains("\ntidegate_admin_refused_total{reason=\"host\"} 3\n"), "{metrics}");
+    let denied = ask(&running.address, "GET /v1/check?user=42 HTTP/1.1\r\nhost: a");
+    assert!(denied.starts_with("HTTP/1.1 429 "), "{denied}");
+
+    running.signal(Signal::SIGTERM);
+    let deadline = Instant::now() + PATIENCE;
+    let ended = loop {
+        match running.process.try_wait().expect("known") {
+            None if Instant::now() < deadline => std::thread::yield_now(),
+            ended => break ended,
+        }
+    };
+    assert_eq!(ended.and_then(|status| status.code()), Some(0));
+    assert!(folder.path().join("counted").exists());
+}
+
 #[test]
 fn who_has_changed_what_is_said_also_where_little_is() {
     let folder = tempdir().expect("a folder");
@@ -174,8 +221,7 @@ fn who_has_changed_what_is_said_also_where_little_is() {
         while !greeted.contains("curl") {
             output.read_line(&mut greeted).expect("text");
         }
-        let admin = greeted.split("admin   http://").nth(1).and_then(|rest| rest.split(',').next()).expect("told");
-        let mut stream = TcpStream::connect(admin).expect("connected");
+        let mut stream = TcpStream::connect(admin(&greeted)).expect("connected");
         let head = "PUT /v1/policies HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json";
         write!(stream, "{head}\r\ncontent-length: 15\r\n\r\n{{\"policies\":[]}}").expect("sent");
         let mut reply = String::new();

@@ -77,13 +77,14 @@ use crate::{
 /// Serves what `sources` say until SIGTERM or SIGINT comes, and then until what is under way has been answered. It logs, and says on
 /// standard output when it has started.
 ///
-/// Snapshots are written once more when the last task has gone: drop the runtime before the process ends.
+/// Snapshots are written once more when the last task has gone: drop the runtime before the process ends, and then
+/// [`flush`](crate::log::flush) the log.
 ///
 /// # Errors
 /// When it cannot start.
 pub async fn run(sources: Sources) -> Result<(), StartError> {
     let config = sources.load_to_serve(&sources.text()?)?;
-    let log = Log::start(&config.log);
+    let log = Log::start(&config.log).map_err(StartError::Threads)?;
     sources.strangers().iter().for_each(|said| warn!("{said}"));
     make_room(&config.limits);
     let mut interrupts = signal(SignalKind::interrupt()).map_err(StartError::Signals)?;
@@ -369,7 +370,7 @@ pub enum StartError {
     },
     /// The process cannot have signals.
     Signals(io::Error),
-    /// The process cannot have the threads that it serves on.
+    /// The process cannot have the threads that it needs.
     Threads(io::Error),
     /// The store does not answer, and nothing can be done without it.
     Store {
@@ -389,7 +390,7 @@ impl fmt::Display for StartError {
                 write!(f, "{address} is taken by another program; end that one, or listen elsewhere with {flag} ADDR")
             }
             Self::Listen { address, error, .. } => write!(f, "{address} cannot be listened at: {error}"),
-            Self::Threads(error) => write!(f, "the process cannot have the threads that it serves on: {error}"),
+            Self::Threads(error) => write!(f, "the process cannot have the threads that it needs: {error}"),
             Self::Signals(error) => write!(f, "the process cannot have signals: {error}"),
             Self::Store { url, trouble } => write!(f, "the store at {url} does not answer: {trouble}"),
         }
