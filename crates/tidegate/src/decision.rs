@@ -119,8 +119,8 @@ impl Decision {
         self.records().map(|record| Outcome { record })
     }
 
-    /// The outcome that matters most: of the denials the one with the longest wait; where there are none, the one with
-    /// the least left in proportion to its limit. Nothing where no enforced policy applied.
+    /// The outcome that matters most: of the denials the one with the longest wait; where there are none, the one with the least left, of
+    /// several the one of the lowest limit. Nothing where no enforced policy applied.
     pub fn strictest(&self) -> Option<Outcome<'_>> {
         self.outcomes().filter(|outcome| !outcome.is_shadow()).min_by(Outcome::by_strictness)
     }
@@ -130,9 +130,9 @@ impl Decision {
         self.strictest().and_then(|outcome| outcome.retry_after())
     }
 
-    /// What is left by the strictest outcome.
+    /// What is left by all enforced policies: so much, asked for now and alone, is allowed. Nothing where none applied.
     pub fn remaining(&self) -> Option<u64> {
-        self.strictest().map(|outcome| outcome.remaining())
+        self.outcomes().filter(|outcome| !outcome.is_shadow()).map(|outcome| outcome.remaining()).min()
     }
 
     /// The proof of what was charged, for [`crate::Limiter::refund`] and [`crate::Limiter::settle`]. There is one, once:
@@ -318,8 +318,8 @@ impl<'d> Outcome<'d> {
             Verdict::Denied { retry_after } => retry_after,
             Verdict::Never => u64::MAX,
         };
-        let left = |a: &Self, b: &Self| u128::from(a.remaining()) * u128::from(b.limit());
-        wait(other).cmp(&wait(self)).then_with(|| left(self, other).cmp(&left(other, self)))
+        let left = |outcome: &Self| (outcome.remaining(), outcome.limit());
+        wait(other).cmp(&wait(self)).then_with(|| left(self).cmp(&left(other)))
     }
 
     /// One sentence about this outcome.

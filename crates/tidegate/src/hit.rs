@@ -73,6 +73,18 @@ impl<'a> Hit<'a> {
         if hit.get(LEASE).is_some() { hit } else { hit.lease(id) }
     }
 
+    /// The attributes: names and values.
+    ///
+    /// ```
+    /// use tidegate::Hit;
+    ///
+    /// let hit = Hit::new().attribute("user", "42").attribute("ip", "203.0.113.7");
+    /// assert_eq!(hit.attributes().map(|(name, _)| name).collect::<Vec<_>>(), ["user", "ip"]);
+    /// ```
+    pub fn attributes(&self) -> impl Iterator<Item = (&'a str, &'a [u8])> {
+        self.first.iter().chain(&self.more).copied()
+    }
+
     #[inline]
     pub(crate) fn total(&self) -> u64 {
         self.cost

@@ -147,7 +147,7 @@ impl<S: Store> Limiter<S> {
         S::decide(self, &hit.into(), Intent::Peek)
     }
 
-    /// What is left by the strictest policy; nothing where no policy applies.
+    /// What is left by all enforced policies; nothing where none applies.
     pub fn remaining<'h>(&self, hit: impl Into<Hit<'h>>) -> S::Reply<Option<u64>> {
         S::map(self.peek(hit.into().cost(0)), |decision| decision.remaining())
     }

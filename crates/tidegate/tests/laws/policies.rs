@@ -179,7 +179,7 @@ fn counting_requests_weighs_every_hit_as_1() {
 }
 
 #[test]
-fn strictest_is_the_longest_wait_then_the_least_left_in_proportion() {
+fn strictest_is_the_longest_wait_then_the_least_left() {
     let policy = |name: &str, limit, hours| {
         Policy::new(name, Quota::new(limit, Duration::from_hours(hours)).unwrap()).algorithm(Algorithm::SlidingLog).key(["user"])
     };

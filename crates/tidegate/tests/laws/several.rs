@@ -1,4 +1,4 @@
-//! Law 2, all or nothing: several policies on several attributes, some of them shadows, against one model for each
+//! Law 2, all or nothing, and law 5 of all together: several policies on several attributes, some of them shadows, against one model for each
 //! policy and key.
 
 use std::collections::HashMap;
@@ -126,11 +126,16 @@ impl Stage {
             *answer = self.ask(*place, Step::Check(rules[place.0].weigh(cost)));
         }
 
-        let mut decision = self.limiter.check(hit);
+        let mut decision = self.limiter.check(&hit);
         let answers: Vec<Answer> = decision.outcomes().map(Answer::from).collect();
         prop_assert_eq!(answers, expected);
         prop_assert_eq!(decision.is_allowed(), admitted);
         self.judge_whole(&decision, &denials, places.iter().any(enforced))?;
+        if let Some(left) = decision.remaining() {
+            prop_assert!(self.limiter.peek(hit.clone().cost(left)).is_allowed());
+            let counts_requests = places.iter().any(|place| enforced(place) && rules[place.0].counts_requests);
+            prop_assert!(counts_requests || !self.limiter.peek(hit.cost(left + 1)).is_allowed());
+        }
         let receipt = decision.take_receipt();
         prop_assert_eq!(receipt.is_some(), !covered.is_empty());
         self.receipts.extend(receipt.map(|receipt| (receipt.to_string(), covered)));
@@ -146,6 +151,7 @@ impl Stage {
         if let Some(strictest) = decision.strictest() {
             prop_assert!(!strictest.is_shadow());
             prop_assert_eq!(strictest.is_allowed(), decision.is_allowed());
+            prop_assert!(!strictest.is_allowed() || Some(strictest.remaining()) == decision.remaining());
         }
         Ok(())
     }
