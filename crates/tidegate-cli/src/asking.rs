@@ -28,9 +28,17 @@ pub(crate) struct Attribute {
 
 pub(crate) fn attribute(text: &str) -> Result<Attribute, String> {
     match text.split_once('=') {
+        Some((_, value)) if is_digest(value) => {
+            Err("this stands for a long key; write the value itself, which `tidegate denials` shows".to_owned())
+        }
         Some((name, value)) if !name.is_empty() => Ok(Attribute { name: name.to_owned(), value: value.to_owned() }),
         _ => Err("an attribute is a name and a value; write for example user=42".to_owned()),
     }
+}
+
+/// Whether it is what is shown in the place of a long key: taken for the key, it would be another one.
+fn is_digest(value: &str) -> bool {
+    value.strip_prefix('~').is_some_and(|digest| digest.len() == 40 && digest.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }
 
 pub(crate) fn policy_name(text: &str) -> Result<String, String> {

@@ -1,6 +1,6 @@
 //! `tidegate denials`: the latest denials of a server.
 
-use std::process::ExitCode;
+use std::{collections::BTreeMap, process::ExitCode};
 
 use clap::{Args, value_parser};
 use serde::Deserialize;
@@ -32,6 +32,7 @@ struct Denial {
     policy: Option<String>,
     reason: Option<String>,
     key: Option<String>,
+    attributes: BTreeMap<String, String>,
     cost: Option<u64>,
     used: Option<u64>,
     limit: Option<u64>,
@@ -56,7 +57,7 @@ fn shown(denials: Vec<Denial>) -> String {
     }
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
     let number = |number: Option<u64>| or_dash(number.map(|number| number.to_string()));
-    let mut table = Table::new(&["TIME", "POLICY", "KEY", "REASON", "USED", "COST", "RETRY IN", "FRONT END", "SOURCE"]);
+    let mut table = Table::new(&["TIME", "POLICY", "KEY", "REASON", "USED", "COST", "RETRY IN", "FRONT END", "SOURCE", "ATTRIBUTES"]);
     for denial in denials {
         table.row([
             denial.time,
@@ -68,7 +69,13 @@ fn shown(denials: Vec<Denial>) -> String {
             denial.retry_after_ms.map_or_else(|| "never".to_owned(), span),
             denial.front_end,
             or_dash(denial.source),
+            attributes(&denial.attributes),
         ]);
     }
     table.text()
+}
+
+/// As they are written for `tidegate check`.
+fn attributes(attributes: &BTreeMap<String, String>) -> String {
+    attributes.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ")
 }

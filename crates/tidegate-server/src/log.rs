@@ -102,7 +102,7 @@ struct Writer {
 
 enum Entry {
     Line(Vec<u8>),
-    /// Is dropped when all before it has been written.
+    /// Is told when all before it has been written.
     Mark(Sender<()>),
 }
 
@@ -121,9 +121,11 @@ impl Write for Writer {
 
 fn write(entries: &Receiver<Entry>, lost: &AtomicU64) {
     for entry in entries {
-        let Entry::Line(line) = entry else { continue };
-        // There is nowhere to say that it cannot be written.
-        let _ = io::stderr().write_all(&line);
+        // There is nowhere to say that a line cannot be written, and who waits for a mark may have gone.
+        let _ = match entry {
+            Entry::Line(line) => io::stderr().write_all(&line).is_ok(),
+            Entry::Mark(mark) => mark.send(()).is_ok(),
+        };
         match lost.swap(0, Ordering::Relaxed) {
             0 => {}
             lost => warn!(lost, "lines of the log are missing here: standard error took too long"),

@@ -57,6 +57,7 @@ async fn each_change_is_a_line_in_the_log_without_anything_of_a_hit_and_so_is_wh
         ("PATCH /v1/policies/per-user", r#"{"quota":"sesame"}"#, 400),
         ("PATCH /v1/policies/sesame", r#"{"quota":"1/s"}"#, 404),
         ("PATCH /v1/policies/per-user", r#"{"quota":"9/hour","blocked":["sesame"]}"#, 200),
+        ("PATCH /v1/policies/per-user", r#"{"mode":"shadow","blocked":null,"match":{"kind":"sesame"}}"#, 200),
         ("PUT /v1/policies", r#"{"policies":[]}"#, 200),
     ] {
         let reply = ask(&server, request, "host: localhost\r\n", body).await;
@@ -64,13 +65,27 @@ async fn each_change_is_a_line_in_the_log_without_anything_of_a_hit_and_so_is_wh
     }
     let text = String::from_utf8(lines.0.lock().expect("whole").clone()).expect("text");
     let audit: Vec<&str> = text.lines().filter(|line| line.contains("tidegate::audit")).collect();
-    assert_eq!(audit.len(), 3, "{text}");
-    for (line, said) in audit.iter().zip(["a key was reset", "a policy was changed", "the policies were replaced"]) {
+    assert_eq!(audit.len(), 4, "{text}");
+    const SAID: [&str; 4] = ["a key was reset", "a policy was changed", "a policy was changed", "the policies were replaced"];
+    for (line, said) in audit.iter().zip(SAID) {
         assert!(line.contains(said) && line.contains("peer=127.0.0.1:") && line.contains("role=Write"), "{line}");
     }
-    assert!(audit[1].contains(r#"from="per-user 3/hour" to="per-user 9/hour""#), "{}", audit[1]);
-    assert!(audit[2].contains(r#"from="per-user 9/hour" to="""#), "{}", audit[2]);
+    for (line, change) in [
+        (1, r#"from="per-user quota=3/hour blocked=0" to="per-user quota=9/hour blocked=1""#),
+        (2, r#"from="per-user match=0 mode=enforce blocked=1" to="per-user match=1 mode=shadow blocked=0""#),
+        (3, r#"quota=9/hour mode=shadow counts=cost override=0 unlimited=0 blocked=0" to="""#),
+    ] {
+        assert!(audit[line].contains(change), "{}", audit[line]);
+    }
     assert!(audit[0].contains("per-user") && audit[1].contains("per-user") && !text.contains("sesame"), "{text}");
+
+    // It may have been done.
+    let unreached = format!("[store]\nurl = \"redis://127.0.0.1:1/\"\n{file}");
+    let server = Server::start(Sources::file("none"), parse(&unreached).expect("right")).await.expect("started");
+    let reply = ask(&server, "POST /v1/reset", "host: localhost\r\n", r#"{"attributes":{"user":"sesame"}}"#).await;
+    assert!(reply.starts_with("HTTP/1.1 503 "), "{reply}");
+    let text = String::from_utf8(lines.0.lock().expect("whole").clone()).expect("text");
+    assert!(text.contains("a key was to be reset, and the store has not said if it is") && !text.contains("sesame"), "{text}");
 
     lines.0.lock().expect("whole").clear();
     let folder = tempfile::tempdir().expect("a folder");

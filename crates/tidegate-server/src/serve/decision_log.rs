@@ -136,26 +136,42 @@ fn write(notes: &Receiver<Note>, mut sink: impl Write, hasher: Option<&Hasher>, 
     let mut block = Vec::new();
     let mut is_broken = false;
     while let Ok(first) = notes.recv() {
-        let mut lines = 0;
         let mut next = Some(first);
         while let Some(note) = next {
-            let told = note.told(|key| hasher.map_or_else(|| key.clone(), |hasher| hasher.hash(&key)), None);
+            let told = note.told(|key| hasher.map_or_else(|| key.clone(), |hasher| hasher.hash(&key)));
             block.extend_from_slice(&harmless(&told));
             block.push(b'\n');
-            lines += 1;
             next = if block.len() < BLOCK_BYTES { notes.try_recv().ok() } else { None };
         }
-        let written = sink.write_all(&block).and_then(|()| sink.flush());
-        if let Err(error) = &written {
-            dropped.inc_by(lines);
+        let (written, result) = write_some(&mut sink, &block);
+        if let Err(error) = &result {
+            let lost = &block[written..];
+            dropped.inc_by(lost.iter().filter(|byte| **byte == b'\n').count() as u64);
             // Said once.
             if !is_broken {
                 warn!("the decision log cannot be written: {error}");
             }
         }
-        is_broken = written.is_err();
+        is_broken = result.is_err();
+        // What is there of a line that was cut short is not a part of the next.
+        let is_cut = !block[..written].is_empty() && !block[..written].ends_with(b"\n");
         block.clear();
+        block.extend(is_cut.then_some(b'\n'));
     }
+}
+
+/// Writes what can be written, and says how much that is.
+fn write_some(sink: &mut impl Write, bytes: &[u8]) -> (usize, io::Result<()>) {
+    let mut written = 0;
+    while written < bytes.len() {
+        match sink.write(&bytes[written..]) {
+            Ok(0) => return (written, Err(io::ErrorKind::WriteZero.into())),
+            Ok(more) => written += more,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return (written, Err(error)),
+        }
+    }
+    (written, sink.flush())
 }
 
 /// Stands for keys by digests that nobody can find a key by without the secret.

@@ -23,30 +23,39 @@ impl<S: Store> Gate<S> {
         &self.recorder.traces
     }
 
-    /// The hit is asked when the future is polled, in the order of polling.
-    pub(crate) fn check(&self, by: FrontEnd, hit: &Hit<'_>) -> impl Future<Output = Told> + Send + use<'_, S> {
-        self.record(by, Asked::Check, self.limiter.check(hit))
+    /// The hit is asked at once, or on Redis when the future is polled.
+    pub(crate) fn check(&self, by: FrontEnd, hit: &Hit<'_>) -> impl Future<Output = Told> + Send {
+        self.checked(by, hit, self.ask(hit))
+    }
+
+    /// Asks whether to allow a hit; the answer is for [`checked`](Self::checked).
+    pub(crate) fn ask(&self, hit: &Hit<'_>) -> S::Reply<Decision> {
+        self.limiter.check(hit)
+    }
+
+    pub(crate) async fn checked(&self, by: FrontEnd, hit: &Hit<'_>, reply: S::Reply<Decision>) -> Told {
+        self.record(by, Asked::Check, hit, reply).await
     }
 
     pub(crate) async fn peek(&self, by: FrontEnd, hit: &Hit<'_>) -> Told {
-        self.record(by, Asked::Peek, self.limiter.peek(hit)).await
+        self.record(by, Asked::Peek, hit, self.limiter.peek(hit)).await
     }
 
     pub(crate) async fn charge(&self, by: FrontEnd, hit: &Hit<'_>) -> Told {
-        self.record(by, Asked::Charge, self.limiter.charge(hit)).await
+        self.record(by, Asked::Charge, hit, self.limiter.charge(hit)).await
     }
 
     pub(crate) async fn refund(&self, by: FrontEnd, receipt: Receipt) -> Told {
-        self.record(by, Asked::Refund, self.limiter.refund(receipt)).await
+        self.record(by, Asked::Refund, &Hit::new(), self.limiter.refund(receipt)).await
     }
 
     pub(crate) async fn settle(&self, by: FrontEnd, receipt: Receipt, actual: u64) -> Told {
-        self.record(by, Asked::Settle, self.limiter.settle(receipt, actual)).await
+        self.record(by, Asked::Settle, &Hit::new(), self.limiter.settle(receipt, actual)).await
     }
 
     /// As [`check`](Self::check), for a hit that names its lease.
     pub(crate) async fn acquire(&self, by: FrontEnd, hit: &Hit<'_>) -> Told {
-        self.record(by, Asked::Acquire, self.limiter.check(hit)).await
+        self.record(by, Asked::Acquire, hit, self.limiter.check(hit)).await
     }
 
     /// The same, where the name was made up here: nobody knows it before there is an answer. A lease that nobody `is_there` to be told of
@@ -79,10 +88,10 @@ impl<S: Store> Gate<S> {
         S::told(self.limiter.release(hit)).await
     }
 
-    async fn record(&self, by: FrontEnd, asked: Asked, reply: S::Reply<Decision>) -> Told {
+    async fn record(&self, by: FrontEnd, asked: Asked, hit: &Hit<'_>, reply: S::Reply<Decision>) -> Told {
         let began = self.recorder.begin();
         let told = S::told(reply).await;
-        self.recorder.decided(by, asked, began, &told);
+        self.recorder.decided(by, asked, hit, began, &told);
         told
     }
 }

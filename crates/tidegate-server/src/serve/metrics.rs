@@ -32,6 +32,22 @@ const VERDICTS: [&str; 3] = ["allowed", "denied", "failed"];
 const ANSWERS: [&str; 4] = ["allowed", "denied", "would-allow", "would-deny"];
 const SOURCES: [Source; 4] = [Source::Store, Source::Overflow, Source::DenyCache, Source::Fallback];
 const ERRORS: [&str; 4] = ["timeout", "down", "full", "refused"];
+
+/// Which of them.
+fn kind(error: &StoreError) -> usize {
+    match error {
+        StoreError::Timeout => 0,
+        StoreError::Down => 1,
+        StoreError::Full => 2,
+        _ => 3,
+    }
+}
+
+/// The name of an error, in logs too.
+pub(crate) fn error(error: &StoreError) -> &'static str {
+    ERRORS[kind(error)]
+}
+
 /// What is answered; those that are answered most are first.
 const STATUSES: [u16; 13] = [200, 429, 403, 503, 400, 401, 404, 405, 408, 409, 413, 415, 431];
 /// Seconds. Most answers take less than a millisecond, and a deadline is 15 unless set.
@@ -177,13 +193,7 @@ impl Metrics {
             }
             Err(error) => {
                 verdicts[2].inc();
-                let kind = match error {
-                    StoreError::Timeout => 0,
-                    StoreError::Down => 1,
-                    StoreError::Full => 2,
-                    _ => 3,
-                };
-                self.errors[kind].inc();
+                self.errors[kind(error)].inc();
             }
         }
     }

@@ -1,21 +1,32 @@
 //! A decision that is kept for people to read: in the ring of denials, or on its way into the decision log. What came from a hit is
 //! printable here, and harmless in a terminal, a log and a page.
 
-use std::time::{Duration, SystemTime};
+use std::{
+    collections::BTreeMap,
+    time::{Duration, SystemTime},
+};
 
 use serde::Serialize;
-use tidegate::{Decision, Outcome};
+use tidegate::{Decision, Hit, Outcome, StoreError};
 
-use super::recorder::{Asked, FrontEnd};
+use super::{
+    metrics,
+    recorder::{Asked, FrontEnd},
+};
 
 #[derive(Clone, Debug)]
 pub(crate) struct Note {
     pub(crate) time: SystemTime,
     pub(crate) front_end: FrontEnd,
     pub(crate) asked: Asked,
-    /// Nothing where the store did not answer.
-    pub(crate) decision: Option<Decision>,
+    attributes: Vec<(Box<str>, Box<[u8]>)>,
+    told: Result<Decision, StoreError>,
 }
+
+/// Attributes that are kept of a hit.
+const MAX_ATTRIBUTES: usize = 16;
+/// Bytes that are kept of a name or a value.
+const MAX_BYTES: usize = 128;
 
 /// What is told of a decision: the outcome that matters most, and who would have denied it.
 #[derive(Serialize)]
@@ -25,12 +36,12 @@ pub(crate) struct Told<'n> {
     asked: &'static str,
     verdict: &'static str,
     policy: Option<&'n str>,
-    /// Why a policy denied it.
+    /// Why a policy denied it, or the store did not answer.
     reason: Option<&'static str>,
     key: Option<String>,
-    /// The names of the attributes that the key is made of, where they are known.
+    /// What was asked with.
     #[serde(skip_serializing_if = "Option::is_none")]
-    attributes: Option<Vec<String>>,
+    attributes: Option<BTreeMap<String, String>>,
     cost: Option<u64>,
     used: Option<u64>,
     limit: Option<u64>,
@@ -42,9 +53,24 @@ pub(crate) struct Told<'n> {
 }
 
 impl Note {
-    /// With keys as `shown` has them.
-    pub(crate) fn told(&self, shown: impl FnOnce(String) -> String, attributes: Option<Vec<String>>) -> Told<'_> {
-        let decision = self.decision.as_ref();
+    pub(crate) fn new(front_end: FrontEnd, asked: Asked, hit: &Hit<'_>, told: &Result<Decision, StoreError>) -> Self {
+        let cut = |bytes: &[u8]| bytes[..bytes.len().min(MAX_BYTES)].into();
+        // Who knows the name of a lease can end it.
+        let kept = hit.attributes().filter(|(name, _)| *name != "lease").take(MAX_ATTRIBUTES);
+        let attributes = kept.map(|(name, value)| (name[..name.floor_char_boundary(MAX_BYTES)].into(), cut(value)));
+        Self { time: SystemTime::now(), front_end, asked, attributes: attributes.collect(), told: told.clone() }
+    }
+
+    /// All that is known, attributes and their values among it: for who may look, and for no log, as some may be secrets.
+    pub(crate) fn whole(&self) -> Told<'_> {
+        let shown = |bytes: &[u8]| bytes.escape_ascii().to_string();
+        let attributes = self.attributes.iter().map(|(name, value)| (shown(name.as_bytes()), shown(value)));
+        Told { attributes: Some(attributes.collect()), ..self.told(|key| key) }
+    }
+
+    /// Without attributes, and with keys as `shown` has them.
+    pub(crate) fn told(&self, shown: impl FnOnce(String) -> String) -> Told<'_> {
+        let decision = self.told.as_ref().ok();
         let strictest = decision.and_then(Decision::strictest);
         let outcome = strictest.as_ref();
         let millis = |wait: Duration| u64::try_from(wait.as_micros().div_ceil(1000)).unwrap_or(u64::MAX);
@@ -59,9 +85,12 @@ impl Note {
                 None => "failed",
             },
             policy: outcome.map(Outcome::policy),
-            reason: outcome.and_then(reason),
+            reason: match &self.told {
+                Ok(_) => outcome.and_then(reason),
+                Err(error) => Some(metrics::error(error)),
+            },
             key: outcome.map(|outcome| shown(outcome.key().to_string())),
-            attributes,
+            attributes: None,
             cost: outcome.map(Outcome::cost),
             used: outcome.map(Outcome::used),
             limit: outcome.map(Outcome::limit),
@@ -71,11 +100,6 @@ impl Note {
                 decision.outcomes().filter(would_deny).map(|outcome| outcome.policy()).collect()
             }),
         }
-    }
-
-    /// The policy that matters most.
-    pub(crate) fn policy(&self) -> Option<&str> {
-        self.decision.as_ref()?.strictest().map(|outcome| outcome.policy())
     }
 }
 

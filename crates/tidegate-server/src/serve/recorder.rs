@@ -1,8 +1,8 @@
 //! Where every decision of every front end passes, once: what is counted, logged or kept of decisions hangs here.
 
-use std::time::{Instant, SystemTime};
+use std::time::Instant;
 
-use tidegate::{Decision, StoreError};
+use tidegate::{Decision, Hit, StoreError};
 
 use super::{decision_log::DecisionLog, denials::Denials, metrics::Metrics, note::Note, traces::Traces};
 
@@ -100,9 +100,16 @@ impl Recorder {
         (self.times == Times::Measured).then(Instant::now)
     }
 
-    /// Takes note of a decision.
+    /// Takes note of a decision. The hit is of no account where a receipt is what was asked with.
     #[inline]
-    pub(crate) fn decided(&self, front_end: FrontEnd, asked: Asked, began: Option<Instant>, told: &Result<Decision, StoreError>) {
+    pub(crate) fn decided(
+        &self,
+        front_end: FrontEnd,
+        asked: Asked,
+        hit: &Hit<'_>,
+        began: Option<Instant>,
+        told: &Result<Decision, StoreError>,
+    ) {
         self.traces.decided(front_end, asked, told);
         if !matches!(asked, Asked::Check | Asked::Acquire) {
             return;
@@ -111,7 +118,7 @@ impl Recorder {
         if let Some(began) = began {
             self.metrics.took(began.elapsed());
         }
-        let note = || Note { time: SystemTime::now(), front_end, asked, decision: told.as_ref().ok().cloned() };
+        let note = || Note::new(front_end, asked, hit, told);
         let is_denied = told.as_ref().is_ok_and(|decision| !decision.is_allowed());
         if is_denied {
             self.denials.push(note());

@@ -294,7 +294,7 @@ async fn looked_at(running: &Running) {
     for (field, value) in [
         ("policy", json!("per-user")),
         ("key", json!("42")),
-        ("attributes", json!(["user"])),
+        ("attributes", json!({ "user": "42" })),
         ("front_end", json!("http")),
         ("reason", json!("over-limit")),
         ("used", json!(3)),

@@ -26,6 +26,7 @@ async fn wrong_bodies_are_refused_with_the_field() {
         ("", None),
         ("{", None),
         ("null", None),
+        ("[{},5]", None),
         ("{}", Some("attributes")),
         ("{}x", Some("attributes")),
         (r#"{"attributes":{}}x"#, None),
@@ -47,6 +48,8 @@ async fn wrong_bodies_are_refused_with_the_field() {
     ];
     let batch = [
         (r#"{"hits":{}}"#, Some("hits")),
+        (r#"[[{"attributes":{}}]]"#, None),
+        (r#"{"hits":[{"attributes":{}},[{},2]]}"#, Some("hits[1]")),
         (r#"{"hits":[{"attributes":{}},{}]}"#, Some("hits[1].attributes")),
         (r#"{"hits":[{"attributes":{}},{"attributes":{},"cost":-1}]}"#, Some("hits[1].cost")),
         (r#"{"hits":[{"attributes":{}},{"attributes":{}},{"attributes":{}},{"attributes":{}}]}"#, Some("hits")),
@@ -80,6 +83,10 @@ async fn wrong_bodies_are_refused_with_the_field() {
             assert_eq!((reply.status, reply.header("content-type")), (400, Some("application/problem+json")), "{path} {body}");
             assert_eq!(reply.json()["field"].as_str(), *field, "{path} {body}: {reply:?}");
         }
+    }
+    for path in ["/v1/check", "/v1/peek", "/v1/charge", "/v1/acquire"] {
+        let reply = client.post(&format!("{path}?cost=5"), r#"{"attributes":{}}"#).await;
+        assert_eq!((reply.status, reply.json()["field"].as_str()), (400, Some("query")), "{path}");
     }
     assert_eq!(left(&mut client).await, LIMIT);
 }

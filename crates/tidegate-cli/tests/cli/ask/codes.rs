@@ -21,6 +21,7 @@ fn each_code_means_what_help_says() {
         // Wrong usage.
         (&["check", "user"], 2),
         (&["check", "=42"], 2),
+        (&["reset", "user=~a4380503c3b0a5a0e6f0a4380503c3b0a5a0e6f0"], 2),
         (&["check", "user=42", "user=43"], 2),
         (&["inspect", "per-user", "user=42", "user=43"], 2),
         (&["check", "user=42", "--cost", "-1"], 2),

@@ -58,7 +58,7 @@ fn what_would_steer_a_terminal_is_escaped() {
         (
             &["denials"],
             format!(
-                r#"{{"denials":[{{"time":"{EVIL}","front_end":"{EVIL}","policy":"{EVIL}","reason":"{EVIL}","key":"{EVIL}","cost":1,"used":1,"limit":1,"retry_after_ms":null,"source":"{EVIL}"}}]}}"#
+                r#"{{"denials":[{{"time":"{EVIL}","front_end":"{EVIL}","policy":"{EVIL}","reason":"{EVIL}","key":"{EVIL}","attributes":{{"{EVIL}":"{EVIL}"}},"cost":1,"used":1,"limit":1,"retry_after_ms":null,"source":"{EVIL}"}}]}}"#
             ),
         ),
         (&["policies"], format!(r#"{{"policies":[{table}]}}"#)),

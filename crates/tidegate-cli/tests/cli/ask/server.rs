@@ -75,10 +75,10 @@ fn people_look_at_keys_and_reset_them() {
     assert_eq!(running.told(&["top", "per-user", "-n", "1"]), "POLICY    DENIED  KEY\nper-user  2       42\n");
     let denials = running.told(&["denials", "-n", "3"]);
     let shown: Vec<Vec<&str>> = denials.lines().map(|line| line.split_whitespace().skip(1).collect()).collect();
-    assert_eq!(shown[0].join(" "), "POLICY KEY REASON USED COST RETRY IN FRONT END SOURCE");
-    assert_eq!(shown[1].join(" "), "per-user 7 cost-above-limit 0 of 3 4 never http store");
-    assert_eq!(shown[2].join(" "), "per-user mallory blocked 0 of 0 2 never http store");
-    assert_eq!(shown[3].join(" "), "per-user 42 over-limit 2 of 3 2 2h http store");
+    assert_eq!(shown[0].join(" "), "POLICY KEY REASON USED COST RETRY IN FRONT END SOURCE ATTRIBUTES");
+    assert_eq!(shown[1].join(" "), "per-user 7 cost-above-limit 0 of 3 4 never http store user=7");
+    assert_eq!(shown[2].join(" "), "per-user mallory blocked 0 of 0 2 never http store user=mallory");
+    assert_eq!(shown[3].join(" "), "per-user 42 over-limit 2 of 3 2 2h http store user=42");
     assert_eq!(shown.len(), 4);
 
     let stored = running.told(&["inspect", "per-user", "user=42"]);

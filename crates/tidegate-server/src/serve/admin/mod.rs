@@ -30,7 +30,7 @@ use super::{
     },
     http1::{Head, Request, Response, Service},
     metrics::Gathered,
-    note::harmless,
+    note::{Note, harmless},
     policies::Policies,
     recorder::Recorder,
     tls,
@@ -143,7 +143,8 @@ impl<S: Store> Admin<S> {
             }
             Endpoint::Reset => {
                 let HitBody { attributes, cost } = request::json(request::body(request)?)?;
-                let decision = S::told(policies.limiter().reset(attributes.hit(cost))).await?;
+                let told = S::told(policies.limiter().reset(attributes.hit(cost))).await;
+                let decision = told.inspect_err(|_| self.audit(role, "a key was to be reset, and the store has not said if it is", ""))?;
                 let names: Vec<&str> = decision.outcomes().map(|outcome| outcome.policy()).collect();
                 self.audit(role, "a key was reset", &names.join(", "));
                 let key = |outcome: Outcome<'_>| {
@@ -222,10 +223,8 @@ impl<S: Store> Admin<S> {
     }
 
     fn denials(&self, n: usize, response: &mut Response) {
-        let tables = self.shared.policies.tables();
         let notes = self.shared.recorder.denials.latest(n);
-        let attributes = |name| tables.iter().find(|table| Some(table.name.as_str()) == name).map(|table| table.key.clone());
-        let denials: Vec<_> = notes.iter().map(|note| note.told(|key| key, attributes(note.policy()))).collect();
+        let denials: Vec<_> = notes.iter().map(Note::whole).collect();
         #[derive(Serialize)]
         struct Latest<T> {
             denials: T,
@@ -238,9 +237,9 @@ impl<S: Store> Admin<S> {
         info!(target: AUDIT, peer = %self.peer, ?role, which, "{what}");
     }
 
-    /// As [`audit`](Self::audit), and from what to what the amounts have changed that have.
+    /// As [`audit`](Self::audit), and from what to what policies have changed.
     fn audit_change(&self, role: Role, what: &str, which: &str, [before, after]: [&[PolicyTable]; 2]) {
-        let (from, to) = (policies::amounts(before, after), policies::amounts(after, before));
+        let (from, to) = (policies::differences(before, after), policies::differences(after, before));
         info!(target: AUDIT, peer = %self.peer, ?role, which, from, to, "{what}");
     }
 }

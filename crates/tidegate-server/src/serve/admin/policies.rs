@@ -45,11 +45,26 @@ fn prune(value: &mut Value) {
     }
 }
 
-/// How much these allow, but for those that allow as much among `others`; no key is in it.
-pub(super) fn amounts(tables: &[PolicyTable], others: &[PolicyTable]) -> String {
-    let amount = |table: &PolicyTable| format!("{} {}", table.name, table.amount());
-    let others: Vec<String> = others.iter().map(amount).collect();
-    tables.iter().map(amount).filter(|amount| !others.contains(amount)).collect::<Vec<_>>().join(", ")
+/// What of these is not so in those of the same name among `others`, as in `per-user quota=100/min mode=shadow`. Of what tells keys and
+/// values of hits, how many there are.
+pub(super) fn differences(tables: &[PolicyTable], others: &[PolicyTable]) -> String {
+    let differences = |table: &PolicyTable| {
+        let other = others.iter().find(|other| other.name == table.name).map_or_else(Value::default, shown);
+        let (this, none) = (shown(table), serde_json::Map::new());
+        let fields = this.as_object().unwrap_or(&none).iter().filter(|(name, value)| other.get(name) != Some(value));
+        let told: Vec<String> = fields.map(|(name, value)| format!("{name}={}", brief(name, value))).collect();
+        (!told.is_empty()).then(|| format!("{} {}", table.name, told.join(" ")))
+    };
+    tables.iter().filter_map(differences).collect::<Vec<_>>().join(", ")
+}
+
+fn brief(field: &str, value: &Value) -> String {
+    match (field, value) {
+        ("match", Value::Object(conditions)) => conditions.len().to_string(),
+        ("override" | "unlimited" | "blocked", Value::Array(keys)) => keys.len().to_string(),
+        (_, Value::String(text)) => text.clone(),
+        _ => value.to_string(),
+    }
 }
 
 /// Changes the fields that are given (as a JSON merge patch, RFC 7396); what the policy was, and what it is.

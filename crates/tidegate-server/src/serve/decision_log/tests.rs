@@ -26,8 +26,11 @@ impl Write for Slow {
 const PATIENCE: Duration = Duration::from_secs(1);
 
 fn note() -> Note {
-    let decision = Limiter::in_memory(Quota::per_minute(1)).check("a");
-    Note { time: SystemTime::UNIX_EPOCH, front_end: FrontEnd::Http, asked: Asked::Check, decision: Some(decision) }
+    let hit = "a".into();
+    let told = Ok(Limiter::in_memory(Quota::per_minute(1)).check(&hit));
+    let mut note = Note::new(FrontEnd::Http, Asked::Check, &hit, &told);
+    note.time = SystemTime::UNIX_EPOCH;
+    note
 }
 
 fn settings(record: Recorded) -> config::DecisionLog {
@@ -66,6 +69,48 @@ async fn lines_that_cannot_be_written_are_counted() {
     (0..10).for_each(|_| log.decided(true, note));
     log.close(PATIENCE).await;
     assert_eq!(dropped.get(), 10);
+}
+
+/// Has room for so many bytes at first, and from the first failure on for all.
+struct Full {
+    room: Option<usize>,
+    written: Arc<Mutex<Vec<u8>>>,
+}
+
+impl Write for Full {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let taken = bytes.len().min(self.room.unwrap_or(usize::MAX));
+        if taken == 0 {
+            self.room = None;
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        self.room = self.room.map(|room| room - taken);
+        self.written.lock().expect("whole").extend_from_slice(&bytes[..taken]);
+        Ok(taken)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_line_that_was_cut_short_is_by_itself() {
+    // More than are written at once.
+    const NOTES: u64 = 1000;
+    let line = harmless(&note().told(|key| key)).len() + 1;
+    for room in [0, 1, line, line + 1, 7 * line + 100] {
+        let (dropped, written) = (Counter::default(), Arc::default());
+        let (queue, notes) = sync_channel(QUEUE);
+        (0..NOTES).for_each(|_| queue.send(note()).expect("room"));
+        drop(queue);
+        write(&notes, Full { room: Some(room), written: Arc::clone(&written) }, None, &dropped);
+        let text = String::from_utf8(written.lock().expect("whole").clone()).expect("text");
+        let (whole, cut): (Vec<&str>, Vec<&str>) = text.lines().partition(|one| one.len() + 1 == line);
+        assert!((1..NOTES).contains(&dropped.get()) && whole.len() as u64 == NOTES - dropped.get(), "{room}: {}", dropped.get());
+        assert!(whole.iter().all(|line| line.starts_with('{') && line.ends_with('}')), "{room}");
+        assert_eq!(cut.len(), usize::from(room % line > 0), "{room}: {cut:?}");
+    }
 }
 
 #[tokio::test]

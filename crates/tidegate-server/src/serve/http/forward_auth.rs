@@ -17,17 +17,17 @@ use crate::{
     },
 };
 
-/// An attribute: its name in the settings, and what the request says of it.
-type Fact<'s, 'h> = (&'s str, Cow<'h, [u8]>);
+/// What a request says of each attribute in the settings.
+type Facts<'h> = Vec<Option<Cow<'h, [u8]>>>;
 
 impl<S: Store> Http<S> {
     pub(super) async fn forward_auth(&self, head: &Head<'_>, response: &mut Response) -> Result<(), Problem> {
-        let (settings, asked) = self.settings.ask(|settings| {
+        let (settings, facts, asked) = self.settings.ask(|settings| {
             let facts = self.facts(head, settings)?;
-            let hit = facts.iter().fold(Hit::new(), |hit, (name, value)| hit.attribute(name, value));
-            Ok::<_, Problem>((Arc::clone(settings), self.gate.check(FrontEnd::ForwardAuth, &hit)))
+            let asked = self.gate.ask(&hit(settings, &facts));
+            Ok::<_, Problem>((Arc::clone(settings), facts, asked))
         })?;
-        let decision = asked.await?;
+        let decision = self.gate.checked(FrontEnd::ForwardAuth, &hit(&settings, &facts), asked).await?;
         if decision.is_allowed() {
             answer::tell(&decision, settings.dialect, response);
         } else if settings.denial_status == StatusCode::FORBIDDEN {
@@ -40,13 +40,8 @@ impl<S: Store> Http<S> {
         Ok(())
     }
 
-    /// The attributes of the request.
-    fn facts<'s, 'h>(&self, head: &Head<'h>, settings: &'s Settings) -> Result<Vec<Fact<'s, 'h>>, Problem> {
-        let mut facts = Vec::with_capacity(settings.attributes.len());
-        for (name, origin) in &settings.attributes {
-            facts.extend(self.fact(origin, head, settings)?.map(|fact| (name.as_str(), fact)));
-        }
-        Ok(facts)
+    fn facts<'h>(&self, head: &Head<'h>, settings: &Settings) -> Result<Facts<'h>, Problem> {
+        settings.attributes.iter().map(|(_, origin)| self.fact(origin, head, settings)).collect()
     }
 
     /// What of the request an attribute is; nothing where it is not told.
@@ -67,6 +62,11 @@ impl<S: Store> Http<S> {
             Origin::Header(name) => told(name)?.map(Cow::Borrowed),
         })
     }
+}
+
+fn hit<'f>(settings: &'f Settings, facts: &'f Facts<'_>) -> Hit<'f> {
+    let told = settings.attributes.iter().zip(facts).filter_map(|((name, _), fact)| Some((name, fact.as_ref()?)));
+    told.fold(Hit::new(), |hit, (name, fact)| hit.attribute(name, fact))
 }
 
 /// The value of a header. Where it is there twice, it is not known here which of them whoever is behind the proxy goes by.

@@ -17,12 +17,12 @@ use std::{
 
 use futures_util::future::join_all;
 use http::StatusCode;
-use tidegate::{Receipt, Store};
+use tidegate::{Hit, Receipt, Store};
 
 use self::{
     answer::{Denial, Released, Renewed},
     problem::Problem,
-    request::{AcquireBody, BatchBody, HitBody, LeaseBody, RefundBody, SettleBody},
+    request::{AcquireBody, BatchBody, HitBody, LeaseBody, Object, RefundBody, SettleBody},
     routes::{Endpoint, Methods},
     seal::Seal,
 };
@@ -66,6 +66,9 @@ impl<S: Store> Http<S> {
             return Err(Problem::method(route.methods.names()));
         }
         let is_get = head.method == "GET";
+        if head.method == "POST" && !head.query.is_empty() && route.endpoint != Endpoint::Auth {
+            return Err(Problem::of("query", "nobody reads this; send it in the body"));
+        }
         let hit = || if is_get { request::query(head.query) } else { request::json::<HitBody<'_>>(request::body(request)?) };
         let (told, denial) = match route.endpoint {
             Endpoint::Check => {
@@ -130,7 +133,8 @@ impl<S: Store> Http<S> {
         if hits.len() > self.max_batch {
             return Err(Problem::of("hits", format!("too many hits; send {} at most", self.max_batch)));
         }
-        let asked = hits.iter().map(|HitBody { attributes, cost }| self.gate.check(FrontEnd::Http, &attributes.hit(*cost)));
+        let hits: Vec<Hit<'_>> = hits.iter().map(|Object(HitBody { attributes, cost })| attributes.hit(*cost)).collect();
+        let asked = hits.iter().map(|hit| self.gate.check(FrontEnd::Http, hit));
         answer::batch(join_all(asked).await, &self.seal, response);
         Ok(())
     }
