@@ -47,7 +47,7 @@ impl Command {
 const LEASES: &str = "applies to /v1/acquire, and to hits with an attribute `lease`; what names no lease does not take one";
 
 fn check(file: &Path) -> ExitCode {
-    match Sources::file(file).load() {
+    match Sources::file(file).load_to_serve() {
         Ok(config) => {
             let names: Vec<&str> = config.policy.iter().map(|policy| policy.name.as_str()).collect();
             let policies = match names.as_slice() {

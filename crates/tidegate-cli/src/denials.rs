@@ -57,7 +57,8 @@ fn shown(denials: Vec<Denial>) -> String {
     }
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
     let number = |number: Option<u64>| or_dash(number.map(|number| number.to_string()));
-    let mut table = Table::new(&["TIME", "POLICY", "KEY", "REASON", "USED", "COST", "RETRY IN", "FRONT END", "SOURCE", "ATTRIBUTES"]);
+    let mut table =
+        Table::new(&["TIME", "POLICY", "KEY", "REASON", "USED", "COST", "RETRY IN", "FRONT END", "SOURCE", "ATTRIBUTES"]);
     for denial in denials {
         table.row([
             denial.time,

@@ -191,6 +191,14 @@ fn errors_are_counted_and_the_first_is_shown() {
 }
 
 #[test]
+fn that_nothing_was_decided_is_no_success() {
+    let url = stub(|_, stream| say(stream, "404 Not Found", "{}"));
+    let output = output(&["--http", &url, "--connections", "1", "--duration", "100ms"]);
+    assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(3), &b"nothing was decided\n"[..]));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("the first that failed: status 404: "), "{output:?}");
+}
+
+#[test]
 fn nothing_to_ask_is_said_at_once() {
     let free = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("one");
     for (target, named) in [("--http", format!("http://{free}")), ("--store", format!("redis://{free}/"))] {

@@ -80,7 +80,9 @@ impl Http {
 
     /// `before` makes of the host what is before the key.
     fn new(url: &str, before: impl FnOnce(&str) -> String, behind: &str, judge: Judge) -> Result<Self, String> {
-        let wrong = || format!("`{}` is not an address of HTTP; write for example http://127.0.0.1:8080", url.escape_debug());
+        // It may hold a password.
+        let shown = if url.contains('@') { "this".to_owned() } else { format!("`{}`", url.escape_debug()) };
+        let wrong = || format!("{shown} is not an address of HTTP; write for example http://127.0.0.1:8080");
         let authority = url.strip_prefix("http://").unwrap_or(url).trim_end_matches('/');
         let (host, port) = authority.rsplit_once(':').unwrap_or((authority, "80"));
         let is_host = !host.is_empty() && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-_[]:".contains(&byte));

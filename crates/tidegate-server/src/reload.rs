@@ -216,7 +216,7 @@ impl<A: FnMut(&Config) -> Result<(), Problems>> Reloader<A> {
             }
             Err(problems) => {
                 self.counts.failed.fetch_add(1, Relaxed);
-                if is_new {
+                if is_new || matches!(cause, Cause::Signal) {
                     error!("the configuration is wrong and changes nothing:\n{problems}");
                 }
             }
@@ -224,7 +224,7 @@ impl<A: FnMut(&Config) -> Result<(), Problems>> Reloader<A> {
     }
 
     fn load(&mut self, text: &str) -> Result<Config, Problems> {
-        let config = self.sources.load_to_serve(text)?;
+        let config = self.sources.load_text_to_serve(text)?;
         (self.apply)(&config)?;
         tell_overridden(&self.sources, text);
         Ok(config)

@@ -106,7 +106,8 @@ impl Command {
             threads => Builder::new_multi_thread().worker_threads(threads).enable_all().build(),
         };
         let summary = runtime.map_err(|error| Failure::Unasked(error.to_string()))?.block_on(self.ask())?;
-        print(&if self.json { summary.json() } else { summary.text() }).map_err(Failure::Unasked)
+        print(&if self.json { summary.json() } else { summary.text() }).map_err(Failure::Unasked)?;
+        if summary.has_nothing() { Err(Failure::Unasked("nothing was decided".to_owned())) } else { Ok(()) }
     }
 
     /// A target that is a process of its own needs some cores as well.

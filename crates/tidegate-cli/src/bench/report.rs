@@ -113,6 +113,11 @@ impl Summary {
         }
     }
 
+    /// Whether all that was asked has failed.
+    pub(crate) fn has_nothing(&self) -> bool {
+        self.decisions == 0 && self.failed > 0
+    }
+
     pub(crate) fn json(&self) -> String {
         format!("{}\n", serde_json::to_string_pretty(self).expect("texts and numbers"))
     }

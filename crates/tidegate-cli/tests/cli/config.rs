@@ -32,6 +32,11 @@ fn what_init_prints_is_right_and_is_never_written_over_a_file() {
     let note = "jobs: applies to /v1/acquire, and to hits with an attribute `lease`; what names no lease does not take one\n";
     assert_eq!((code, printed), (Some(0), format!("ok: 1 policy (jobs), store memory\n{note}")));
 
+    // Neither serves it.
+    fs::write(folder.path().join("empty.toml"), "\n").expect("a file");
+    let (code, _, said) = tidegate(folder.path(), &["config", "check", "empty.toml"]);
+    assert!(code == Some(2) && said.starts_with("empty.toml is empty; "), "{said}");
+
     fs::write(folder.path().join("mine.toml"), "mine").expect("a file");
     let (code, _, said) = tidegate(folder.path(), &["config", "init", "-o", "mine.toml"]);
     assert_eq!((code, said.as_str()), (Some(2), "mine.toml is there already; name another file, or remove it first\n"));

@@ -162,6 +162,25 @@ fn it_serves_until_it_is_told_to_stop_however_little_it_says() {
     }
 }
 
+#[test]
+fn a_file_that_is_still_wrong_is_told_of_to_who_asks_again() {
+    let folder = tempdir().expect("a folder");
+    let path = folder.path().join("tidegate.toml");
+    fs::write(&path, "[listen]\nadmin = \"off\"").expect("a file");
+    let mut served = command(folder.path(), &["--config", "tidegate.toml", "--http", "127.0.0.1:0"]);
+    let mut running = Running::by(served.stderr(Stdio::piped()));
+    let mut stderr = BufReader::new(running.process.stderr.take().expect("piped"));
+    fs::write(&path, "[listen]\nadmin = \"of\"").expect("a file");
+    for _ in 0..3 {
+        running.signal(Signal::SIGHUP);
+        let mut line = String::new();
+        while !line.contains("tidegate.toml:2:9: ") {
+            line.clear();
+            assert!(stderr.read_line(&mut line).expect("text") > 0, "it has ended");
+        }
+    }
+}
+
 /// Where the admin surface listens.
 fn admin(greeting: &str) -> &str {
     greeting.split("admin   http://").nth(1).and_then(|rest| rest.split(',').next()).expect("told")

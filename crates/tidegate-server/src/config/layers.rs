@@ -196,7 +196,15 @@ impl Sources {
 
     /// As [`load`](Self::load), for who serves: a file that is empty is refused. Somebody has begun to write it, or the disk is full; nobody
     /// means to have no limits this way.
-    pub(crate) fn load_to_serve(&self, text: &str) -> Result<Config, Problems> {
+    ///
+    /// # Errors
+    /// All that is wrong.
+    pub fn load_to_serve(&self) -> Result<Config, Problems> {
+        self.load_text_to_serve(&self.text()?)
+    }
+
+    /// The same, if this is what is in the file.
+    pub(crate) fn load_text_to_serve(&self, text: &str) -> Result<Config, Problems> {
         if text.trim().is_empty() {
             let shown = self.file.as_deref().unwrap_or(Path::new("")).display();
             let message = format!("{shown} is empty; `tidegate config init` prints a file to start from");
@@ -289,6 +297,15 @@ mod tests {
         // What is in a file is found there.
         let said = http(None, Some("127.0.0.1:3"), "[listen]\nadmin = \"127.0.0.1:3\"");
         assert!(said.contains("tidegate.toml:2:9: 127.0.0.1:3 is taken by `http`"), "{said}");
+        // Of what is not served, only what was asked for is in the way.
+        for (flags, is_right) in [
+            (&[("--http", "127.0.0.1:8081")][..], true),
+            (&[("--admin", "127.0.0.1:6380")], true),
+            (&[("--http", "127.0.0.1:1"), ("--grpc", "127.0.0.1:1")], false),
+        ] {
+            let flags = flags.iter().map(|(flag, text)| (*flag, (*text).to_owned()));
+            assert_eq!(Sources::new(flags, |_| None).load().is_ok(), is_right);
+        }
     }
 
     fn by(environment: &[(&str, &[u8])]) -> Result<Sources, Problems> {

@@ -48,7 +48,11 @@ impl Default for Listen {
 impl Listen {
     /// Listeners at the address of another, and more threads than anybody has a use for.
     pub(super) fn faults(&self) -> Vec<Fault> {
-        let all = [("http", &self.http), ("grpc", &self.grpc), ("resp", &self.resp), ("admin", &self.admin)];
+        let default = Self::default();
+        let mut all = vec![("http", &self.http), ("admin", &self.admin)];
+        // Nobody listens there yet: where nobody has asked for it, it is in nobody's way.
+        let asked = [("grpc", &self.grpc, &default.grpc), ("resp", &self.resp, &default.resp)];
+        all.extend(asked.into_iter().filter(|(_, asked, default)| asked != default).map(|(name, asked, _)| (name, asked)));
         let mut faults = Vec::new();
         for (index, (name, listener)) in all.iter().enumerate() {
             let Some(address) = listener.address().filter(|address| address.port() != 0) else { continue };

@@ -234,8 +234,16 @@ impl Meaning for StoreUrl {
 
     fn shown(text: &str) -> String {
         match text.split_once("://") {
-            Some((scheme, rest)) if rest.contains(['@', '?']) => format!("{scheme}://***"),
-            _ => text.to_owned(),
+            Some((scheme, rest)) => {
+                // A password may have all of these in it: what is not surely the host is not shown.
+                let host = rest.rsplit_once('@').map_or(rest, |(_, host)| host).split('?').next().unwrap_or_default();
+                match rest.find('?').is_some_and(|at| rest[at..].contains('@')) {
+                    true => format!("{scheme}://***"),
+                    false if rest.contains('@') => format!("{scheme}://***@{host}"),
+                    false => format!("{scheme}://{host}"),
+                }
+            }
+            None => text.to_owned(),
         }
     }
 }
@@ -314,6 +322,9 @@ impl Meaning for Endpoint {
     fn read(text: &str) -> Result<Self, String> {
         let host = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
         match host {
+            Some(host) if host.contains('@') => {
+                Err("no password can be here, as it is logged; write the address alone".to_owned())
+            }
             Some(host) if !host.is_empty() && !host.starts_with('/') && !host.contains(char::is_whitespace) => {
                 Ok(Self(text.to_owned()))
             }
@@ -346,10 +357,18 @@ mod tests {
 
     #[test]
     fn a_password_is_not_shown() {
-        for url in ["redis://:hunter2@host/", "rediss://me:hun@ter2@host:1/", "unix:///run/redis.sock?pass=hunter2"] {
-            let shown = format!("{:?}", Text::<StoreUrl>::known(url));
-            assert!(!shown.contains("hun"), "{shown}");
+        for (url, shown) in [
+            ("redis://host:1/", "redis://host:1/"),
+            ("redis://:hunter2@host/", "redis://***@host/"),
+            ("rediss://me:hun@ter2@host:1/", "rediss://***@host:1/"),
+            ("redis://:hun/ter2@host/2", "redis://***@host/2"),
+            ("redis://:hun?ter2@host/", "redis://***"),
+            ("unix:///run/redis.sock?pass=hunter2", "unix:///run/redis.sock"),
+            ("unix:///run/redis.sock?pass=hun@ter2", "unix://***"),
+        ] {
+            assert_eq!(StoreUrl::shown(url), shown, "{url}");
         }
-        assert_eq!(Text::<StoreUrl>::known("redis://host:1/").to_string(), "redis://host:1/");
+        assert!(!format!("{:?}", Text::<StoreUrl>::known("redis://:hunter2@host/")).contains("hunter2"));
+        assert!(Endpoint::read("http://me:hunter2@host").is_err_and(|said| !said.contains("hunter2")));
     }
 }

@@ -83,7 +83,7 @@ use crate::{
 /// # Errors
 /// When it cannot start.
 pub async fn run(sources: Sources) -> Result<(), StartError> {
-    let config = sources.load_to_serve(&sources.text()?)?;
+    let config = sources.load_to_serve()?;
     let log = Log::start(&config.log).map_err(StartError::Threads)?;
     sources.strangers().iter().for_each(|said| warn!("{said}"));
     make_room(&config.limits);

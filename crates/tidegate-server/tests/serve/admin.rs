@@ -455,13 +455,14 @@ async fn a_body_that_nobody_reads_is_not_taken() {
 async fn files_that_hold_something_else_are_named() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("text");
-    fs::write(&path, "sesame").expect("a file");
+    fs::write(&path, "open sesame").expect("a file");
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
     let cert = folder.path().join("cert");
     fs::write(&cert, made.cert.pem()).expect("a file");
     let config = parse("[listen]\nhttp = \"127.0.0.1:0\"\nadmin = \"127.0.0.1:0\"").expect("right");
     for (admin, said) in [
         (Admin { read_token_file: Some("none".into()), ..Admin::default() }, "admin.read_token_file: none cannot be read"),
+        (Admin { write_token_file: Some(path.clone()), ..Admin::default() }, "text is no token: no header can carry it"),
         (
             Admin { cert_file: Some(path.clone()), key_file: Some(path.clone()), ..Admin::default() },
             "text holds no certificate (PEM)",

@@ -56,7 +56,7 @@ async fn every_endpoint_answers() {
     let running = Running::start(POLICIES).await;
     let mut client = running.client().await;
     let all = "\"per-user\"";
-    let rows: [Row; 17] = [
+    let rows: [Row; 18] = [
         ("/v1/peek", r#"{"attributes":{"user":"a"}}"#, 200, json!({"allowed": true, "remaining": 10, "receipt": null})),
         ("/v1/peek", r#"{"attributes":{"user":"a"},"cost":11}"#, 200, json!({"allowed": false, "retry_after_ms": null})),
         ("/v1/check", r#"{"attributes":{"user":"a"},"cost":4}"#, 200, json!({"limit": 10, "remaining": 6, "source": "store"})),
@@ -74,6 +74,7 @@ async fn every_endpoint_answers() {
         ("/v1/release", r#"{"attributes":{"tenant":"t"},"lease":"one"}"#, 200, json!({"released": true})),
         ("/v1/release", r#"{"attributes":{"tenant":"t"},"lease":"one"}"#, 200, json!({"released": false})),
         ("/v1/acquire", r#"{"attributes":{"tenant":"t"}}"#, 200, json!({"allowed": true, "receipt": null})),
+        ("/v1/acquire", r#"{"attributes":{"tenent":"t"},"lease":"one"}"#, 200, json!({"allowed": true, "lease": null})),
     ];
     for (path, body, status, expected) in rows {
         let reply = client.post(path, body).await;

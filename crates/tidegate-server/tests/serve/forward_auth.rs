@@ -87,6 +87,8 @@ async fn a_denial_has_the_status_that_is_set_and_the_headers() {
         assert_eq!((reply.status, reply.header("cache-control")), (status, Some("no-store")));
         assert!(reply.header("retry-after").is_some() && reply.header("ratelimit").is_some(), "{reply:?}");
         assert_eq!(reply.body.contains("\"status\":429"), status == 429, "{reply:?}");
+        // The client reads it.
+        assert!(!reply.body.contains("127.0.0.1"), "{reply:?}");
     }
 }
 

@@ -77,6 +77,12 @@ async fn snapshots_that_are_not_written_are_told_of() {
     assert!(value(&scraped(&running).await, "tidegate_snapshot_failures_total") > Some(0));
     fs::create_dir(&inner).expect("made");
     while ready().await["snapshot"] != "ok" {}
+
+    let foreign = folder.path().join("foreign");
+    fs::write(&foreign, "no snapshot").expect("a file");
+    let running = Running::start(&format!("[store]\nsnapshot = {foreign:?}\n{POLICIES}")).await;
+    let ready = running.admin().await.admin("GET /readyz", &[], "").await.json();
+    assert_eq!(ready, json!({ "ready": true, "store": "up", "snapshot": "refused" }));
 }
 
 #[tokio::test]

@@ -143,6 +143,10 @@ impl Access {
 fn digest(key: &str, path: &Path) -> Result<blake3::Hash, ConfigProblem> {
     match secret(key, path)?.trim_ascii() {
         "" => Err(ConfigProblem::new(format!("{key}: {} is empty", path.display()))),
+        token if !token.bytes().all(|byte| byte.is_ascii_graphic()) => {
+            let message = "is no token: no header can carry it; write one word of letters and digits";
+            Err(ConfigProblem::new(format!("{key}: what is in {} {message}", path.display())))
+        }
         token => Ok(blake3::hash(token.as_bytes())),
     }
 }

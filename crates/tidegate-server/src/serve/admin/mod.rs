@@ -144,7 +144,8 @@ impl<S: Store> Admin<S> {
             Endpoint::Reset => {
                 let HitBody { attributes, cost } = request::json(request::body(request)?)?;
                 let told = S::told(policies.limiter().reset(attributes.hit(cost))).await;
-                let decision = told.inspect_err(|_| self.audit(role, "a key was to be reset, and the store has not said if it is", ""))?;
+                let decision =
+                    told.inspect_err(|_| self.audit(role, "a key was to be reset, and the store has not said if it is", ""))?;
                 let names: Vec<&str> = decision.outcomes().map(|outcome| outcome.policy()).collect();
                 self.audit(role, "a key was reset", &names.join(", "));
                 let key = |outcome: Outcome<'_>| {
@@ -178,7 +179,12 @@ impl<S: Store> Admin<S> {
             told["trouble"] = status.trouble.into();
         }
         if let Some(snapshots) = snapshots {
-            told["snapshot"] = if matches!(snapshots.saved, Some(Err(_))) { "failing" } else { "ok" }.into();
+            told["snapshot"] = match (snapshots.saved, snapshots.restored) {
+                (Some(Err(_)), _) => "failing",
+                (_, Err(_)) => "refused",
+                _ => "ok",
+            }
+            .into();
         }
         json(&told, response);
         if is_stopping {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use http::StatusCode;
 use schemars::JsonSchema;
 use serde::Serialize;
-use tidegate::{Decision, Outcome, Receipt};
+use tidegate::{Algorithm, Decision, Outcome, Receipt};
 use tidegate_tower::{Dialect, PROBLEM_JSON, Refusal};
 
 use super::{problem::Problem, seal::Seal};
@@ -38,7 +38,7 @@ pub(crate) struct DecisionBody<'d> {
     /// The proof of what was charged, for refunds and settlements; null where nothing was.
     #[schemars(with = "Option<String>")]
     receipt: Option<Sealed<'d>>,
-    /// The lease that was taken, where one was asked for.
+    /// The lease that was taken, where one was asked for and a policy of concurrency applies.
     #[serde(skip_serializing_if = "Option::is_none")]
     lease: Option<&'d str>,
     /// What each policy answered that applies, in the order of the policies.
@@ -128,7 +128,8 @@ impl<'d> DecisionBody<'d> {
             reset_after_ms: strictest.map_or(0, |outcome| millis(outcome.reset_after())),
             source: strictest.map(|outcome| Word(outcome.source().name())),
             receipt,
-            lease: lease.filter(|_| decision.is_allowed()),
+            lease: lease
+                .filter(|_| decision.is_allowed() && decision.outcomes().any(|outcome| outcome.algorithm() == CONCURRENCY)),
             outcomes: decision,
         }
     }
@@ -243,14 +244,20 @@ pub(crate) fn decision(
     Ok(())
 }
 
-/// A denial: a problem, and the decision.
-pub(crate) fn denied(decision: Decision, dialect: Dialect, response: &mut Response) {
+/// A denial for who is denied: a problem.
+pub(crate) fn refused(decision: Decision, dialect: Dialect, response: &mut Response) -> Refusal {
     response.status = StatusCode::TOO_MANY_REQUESTS;
     response.kind(PROBLEM_JSON);
     tell(&decision, dialect, response);
     let refusal = Refusal::Denied(decision.into());
+    response.body.extend_from_slice(refusal.body().as_bytes());
+    refusal
+}
+
+/// A denial for who asks on behalf of somebody: a problem, and the decision.
+fn denied(decision: Decision, dialect: Dialect, response: &mut Response) {
+    let refusal = refused(decision, dialect, response);
     let body = &mut response.body;
-    body.extend_from_slice(refusal.body().as_bytes());
     // The members of one object and those of another.
     if let (Some(b'}'), Some(decision)) = (body.pop(), refusal.decision()) {
         let at = body.len();
@@ -279,6 +286,7 @@ pub(crate) fn tell(decision: &Decision, dialect: Dialect, response: &mut Respons
     dialect.each(decision, |name, value| response.known_header(name.as_str(), value));
 }
 
+const CONCURRENCY: Algorithm = Algorithm::Concurrency;
 const JSON: &str = "application/json";
 
 /// What is before a value, and the value. Written out where it stands: so what is known beforehand is copied without a call.

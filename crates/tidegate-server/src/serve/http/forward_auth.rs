@@ -35,7 +35,8 @@ impl<S: Store> Http<S> {
             response.status = StatusCode::FORBIDDEN;
             answer::tell(&decision, settings.dialect, response);
         } else {
-            answer::denied(decision, settings.dialect, response);
+            // Proxies hand it to the client: nobody's keys are in it.
+            answer::refused(decision, settings.dialect, response);
         }
         Ok(())
     }
