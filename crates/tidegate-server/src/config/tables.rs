@@ -30,6 +30,7 @@ pub struct Listen {
     pub admin: Text<Listener>,
     /// Threads that serve what comes by `http`. Unless it is said, one for every two cores if states are in memory; on Redis one for each core, but
     /// four at most, each with a connection to it.
+    #[schemars(range(min = 1, max = MAX_THREADS))]
     pub threads: Option<NonZeroUsize>,
 }
 

@@ -22,16 +22,17 @@ async fn document(client: &mut Client) -> Value {
     reply.json()
 }
 
-/// The schema of an answer, with all that it refers to.
-fn schema(document: &Value, path: &str, status: &str, kind: &str) -> Value {
-    let response = &document["paths"][path]["post"]["responses"][status];
-    let response = match response["$ref"].as_str() {
+/// What there is to say against what is sent or answered, by the document.
+fn errors(document: &Value, content: &Value, kind: &str, value: &Value) -> Vec<String> {
+    let content = match content["$ref"].as_str() {
         Some(reference) => document.pointer(&reference[1..]).expect("it is there"),
-        None => response,
+        None => content,
     };
-    let schema = &response["content"][kind]["schema"];
-    assert!(schema.is_object(), "{path} {status}");
-    json!({ "allOf": [schema], "components": document["components"] })
+    let schema = &content["content"][kind]["schema"];
+    assert!(schema.is_object(), "{content}");
+    let schema = json!({ "allOf": [schema], "components": document["components"] });
+    let validator = jsonschema::draft202012::new(&schema).expect("a schema");
+    validator.iter_errors(value).map(|error| error.to_string()).collect()
 }
 
 #[tokio::test]
@@ -40,7 +41,11 @@ async fn every_path_and_method_is_answered_and_no_other() {
     let mut client = running.client().await;
     let document = document(&mut client).await;
     assert_eq!(document["openapi"], "3.1.0");
+    let mut names = std::collections::BTreeSet::new();
     for (path, methods) in document["paths"].as_object().expect("paths") {
+        for operation in methods.as_object().expect("methods").values() {
+            assert!(names.insert(operation["operationId"].as_str().expect("a name")), "{operation}");
+        }
         for method in ["get", "post"] {
             let status = client.ask(&method.to_uppercase(), path, &[("content-length", "0")]).await.status;
             assert!(status != 404, "{path}");
@@ -52,22 +57,31 @@ async fn every_path_and_method_is_answered_and_no_other() {
 
 #[tokio::test]
 async fn answers_are_what_the_document_says() {
-    let running = Running::start(POLICIES).await;
+    let running = Running::start(&format!("forward_auth.attributes = {{ user = \"header:x-user\" }}\n{POLICIES}")).await;
     let mut client = running.client().await;
     let document = document(&mut client).await;
     let hit = r#"{"attributes":{"user":"a"}}"#;
     let receipt = client.post("/v1/check", hit).await.json()["receipt"].clone();
-    let receipt = json!({ "receipt": receipt, "cost": 1 }).to_string();
+    let settled = json!({ "receipt": receipt, "cost": 1 }).to_string();
+    let refunded = json!({ "receipt": receipt }).to_string();
     let asked = [
         ("/v1/peek", hit, 200),
         ("/v1/check", hit, 200),
         ("/v1/check", hit, 429),
         ("/v1/check", "{}", 400),
+        ("/v1/check", "[{},1]", 400),
+        ("/v1/check", r#"{"attributes":{"user":7}}"#, 400),
+        ("/v1/check", r#"{"attributes":{},"cost":9007199254740992}"#, 400),
+        ("/v1/check", r#"{"attributes":{},"costs":1}"#, 400),
         ("/v1/charge", hit, 200),
-        ("/v1/settle", &receipt, 200),
+        ("/v1/settle", &settled, 200),
+        ("/v1/settle", &refunded, 400),
+        ("/v1/refund", &refunded, 200),
+        ("/v1/refund", &settled, 400),
         ("/v1/check/batch", r#"{"hits":[{"attributes":{"user":"a"}},{"attributes":{}}]}"#, 200),
         ("/v1/acquire", r#"{"attributes":{"tenant":"t"},"lease":"a"}"#, 200),
         ("/v1/acquire", r#"{"attributes":{"tenant":"t"},"lease":"b"}"#, 429),
+        ("/v1/acquire", r#"{"attributes":{"tenant":"t"},"lease":""}"#, 400),
         ("/v1/renew", r#"{"attributes":{"tenant":"t"},"lease":"a"}"#, 200),
         ("/v1/renew", r#"{"attributes":{"tenant":"t"},"lease":"b"}"#, 409),
         ("/v1/release", r#"{"attributes":{"tenant":"t"},"lease":"a"}"#, 200),
@@ -80,12 +94,16 @@ async fn answers_are_what_the_document_says() {
             429 => ("429", "application/problem+json"),
             _ => ("default", "application/problem+json"),
         };
-        let schema = schema(&document, path, named, kind);
-        let validator = jsonschema::draft202012::new(&schema).expect("a schema");
-        let answer = reply.json();
-        let errors: Vec<String> = validator.iter_errors(&answer).map(|error| error.to_string()).collect();
-        assert!(errors.is_empty(), "{path} {status}: {errors:?} in {answer}");
+        let operation = &document["paths"][path]["post"];
+        let wrong = errors(&document, &operation["responses"][named], kind, &reply.json());
+        assert!(wrong.is_empty(), "{path} {status}: {wrong:?} in {reply:?}");
+        let sent = serde_json::from_str(body).expect("JSON");
+        let wrong = errors(&document, &operation["requestBody"], "application/json", &sent);
+        assert_eq!(wrong.is_empty(), status != 400, "{path} {body}: {wrong:?}");
     }
+    let reply = client.ask("GET", "/v1/auth", &[("x-user", "a")]).await;
+    let denied = &document["paths"]["/v1/auth"]["get"]["responses"]["429"];
+    assert_eq!((reply.status, errors(&document, denied, "application/problem+json", &reply.json())), (429, vec![]));
 }
 
 #[tokio::test]

@@ -82,14 +82,21 @@ fn operation(route: &Route, ask: Ask, schemas: &mut SchemaGenerator) -> Value {
             None => content("This document.", "application/json", json!({ "type": "object" })),
         },
     );
-    if matches!(endpoint, Check | Acquire | Auth) {
-        let denied = json!({ "allOf": [schema::<Problem>(schemas), schema::<DecisionBody<'_>>(schemas)] });
-        responses.insert("429".to_owned(), content("Denied.", "application/problem+json", denied));
+    let denied = match endpoint {
+        Check | Acquire => Some(json!({ "allOf": [schema::<Problem>(schemas), schema::<DecisionBody<'_>>(schemas)] })),
+        // For the client of a proxy, whom the decision does not concern.
+        Auth => Some(schema::<Problem>(schemas)),
+        _ => None,
+    };
+    responses.extend(denied.map(|denied| ("429".to_owned(), content("Denied.", "application/problem+json", denied))));
+    if endpoint == Auth {
+        responses.insert("403".to_owned(), json!({ "description": "Denied, where `forward_auth.denial_status` is 403." }));
     }
     if endpoint != OpenApi {
         responses.insert("default".to_owned(), json!({ "$ref": "#/components/responses/Problem" }));
     }
-    let mut operation = json!({ "summary": route.summary, "responses": responses });
+    let by = if route.methods == Methods::GetOrPost && ask == Ask::Query { "ByQuery" } else { "" };
+    let mut operation = json!({ "operationId": format!("{endpoint:?}{by}"), "summary": route.summary, "responses": responses });
     if let (Ask::Body, Some(schema)) = (ask, &body) {
         operation["requestBody"] = json!({ "required": true, "content": { "application/json": { "schema": schema } } });
     }

@@ -79,7 +79,7 @@ impl Problem {
 impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
         let detail = match error {
-            StoreError::Timeout => "The store has not answered in time; whether the hit was charged is not known.",
+            StoreError::Timeout => "The store has not answered in time; whether it has done what was asked is not known.",
             _ => "The store does not answer.",
         };
         Self::new(StatusCode::SERVICE_UNAVAILABLE, detail)
