@@ -54,7 +54,7 @@ pub struct Config {
     pub admin: Admin,
     /// A line of JSON for each decision, for people who ask why.
     pub decision_log: DecisionLog,
-    /// What the server says of itself, on standard error.
+    /// What the server says of itself, on standard error. Nobody waits for who reads it: lines that find no room are lost, and counted there.
     pub log: Log,
     /// Traces that are sent elsewhere; metrics are fetched, from the admin listener.
     pub telemetry: Telemetry,

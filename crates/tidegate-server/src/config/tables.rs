@@ -229,7 +229,7 @@ pub enum Recorded {
     All,
 }
 
-/// What the server says of itself, on standard error.
+/// What the server says of itself, on standard error. Nobody waits for who reads it: lines that find no room are lost, and counted there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 #[schemars(inline)]
