@@ -1,6 +1,9 @@
 //! What went wrong in words of the file and not of the program: serde knows fields, variants and `u64`; who writes a file knows
 //! keys, words and whole numbers.
 
+/// Where a table has to be.
+pub(super) const A_LIST: &str = "this is a list; write a table";
+
 /// What is to be said of a message of serde's or of the TOML parser's.
 pub(crate) fn plain(message: &str) -> String {
     let named: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
@@ -9,6 +12,7 @@ pub(crate) fn plain(message: &str) -> String {
         (Some("unknown"), Some("variant"), [found, known @ ..]) => unknown("word", found, known),
         (Some("missing"), Some("field"), [missing]) => format!("`{missing}` is missing; write {}", example(missing)),
         (Some("invalid"), Some("type:" | "value:"), _) => mistaken(message),
+        (Some("invalid"), Some("length"), _) => A_LIST.to_owned(),
         (Some("duplicate"), Some("key"), _) => "this is written twice; keep one of them".to_owned(),
         _ => message.to_owned(),
     }
@@ -16,8 +20,13 @@ pub(crate) fn plain(message: &str) -> String {
 
 /// `found` is not among those that are known: the nearest of them, or all.
 pub(crate) fn unknown(what: &str, found: &str, known: &[&str]) -> String {
-    let found = found.escape_debug();
-    let near = |word: &&&str| strsim::damerau_levenshtein(&found.to_string(), word);
+    let found = found.escape_debug().to_string();
+    let near = |word: &&&str| {
+        let (found, word) = (found.to_lowercase(), word.to_lowercase());
+        // `password` is half of what is meant, `policies` more than that.
+        let is_part = found.len() > 3 && (word.starts_with(&found) || found.starts_with(&word[..word.len() - 1]));
+        strsim::damerau_levenshtein(&found, &word).min(if is_part { 2 } else { usize::MAX })
+    };
     let nearest = known.iter().min_by_key(near).filter(|word| near(word) <= (word.len() / 3).max(1));
     match nearest {
         Some(nearest) => format!("unknown {what} `{found}`; did you mean `{nearest}`?"),
