@@ -6,14 +6,18 @@ pub(super) const A_LIST: &str = "this is a list; write a table";
 
 /// What is to be said of a message of serde's or of the TOML parser's.
 pub(crate) fn plain(message: &str) -> String {
-    let named: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
-    match (message.split_whitespace().next(), message.split_whitespace().nth(1), named.as_slice()) {
-        (Some("unknown"), Some("field"), [found, known @ ..]) => unknown("key", found, known),
-        (Some("unknown"), Some("variant"), [found, known @ ..]) => unknown("word", found, known),
-        (Some("missing"), Some("field"), [missing]) => format!("`{missing}` is missing; write {}", example(missing)),
-        (Some("invalid"), Some("type:" | "value:"), _) => mistaken(message),
-        (Some("invalid"), Some("length"), _) => A_LIST.to_owned(),
-        (Some("duplicate"), Some("key"), _) => "this is written twice; keep one of them".to_owned(),
+    // What was found may have anything in it.
+    let after = ["`, expected ", "`, there are no "].into_iter().find_map(|words| message.rsplit_once(words));
+    let (before, after) = after.unwrap_or((message.trim_end_matches('`'), ""));
+    let named = before.split_once('`').map_or("", |(_, named)| named);
+    let known: Vec<&str> = after.split('`').skip(1).step_by(2).collect();
+    match (message.split_whitespace().next(), message.split_whitespace().nth(1)) {
+        (Some("unknown"), Some("field")) => unknown("key", named, &known),
+        (Some("unknown"), Some("variant")) => unknown("word", named, &known),
+        (Some("missing"), Some("field")) => format!("`{named}` is missing; write {}", example(named)),
+        (Some("invalid"), Some("type:" | "value:")) => mistaken(message),
+        (Some("invalid"), Some("length")) => A_LIST.to_owned(),
+        (Some("duplicate"), Some("key")) => "this is written twice; keep one of them".to_owned(),
         _ => message.to_owned(),
     }
 }
@@ -24,7 +28,8 @@ pub(crate) fn unknown(what: &str, found: &str, known: &[&str]) -> String {
     let near = |word: &&&str| {
         let (found, word) = (found.to_lowercase(), word.to_lowercase());
         // `password` is half of what is meant, `policies` more than that.
-        let is_part = found.len() > 3 && (word.starts_with(&found) || found.starts_with(&word[..word.len() - 1]));
+        let stem = &word[..word.floor_char_boundary(word.len().saturating_sub(1))];
+        let is_part = found.len().min(stem.len()) > 3 && (word.starts_with(&found) || found.starts_with(stem));
         strsim::damerau_levenshtein(&found, &word).min(if is_part { 2 } else { usize::MAX })
     };
     let nearest = known.iter().min_by_key(near).filter(|word| near(word) <= (word.len() / 3).max(1));
