@@ -76,7 +76,7 @@ fn shown(denials: Vec<Denial>) -> String {
     table.text()
 }
 
-/// As they are written for `tidegate check`.
+/// As they would be written for `tidegate check`, but for what the server has escaped or cut.
 fn attributes(attributes: &BTreeMap<String, String>) -> String {
     attributes.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ")
 }

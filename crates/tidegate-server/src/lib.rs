@@ -5,5 +5,6 @@
 
 pub mod config;
 pub mod log;
+mod object;
 pub mod reload;
 pub mod serve;

@@ -3,6 +3,7 @@
 //! reads them.
 
 use std::{
+    cell::Cell,
     io::{self, Write},
     sync::{
         Arc, OnceLock,
@@ -10,11 +11,11 @@ use std::{
         mpsc::{Receiver, Sender, SyncSender, channel, sync_channel},
     },
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use tokio::sync::watch;
-use tracing::{level_filters::LevelFilter, warn};
+use tracing::{error, level_filters::LevelFilter};
 use tracing_subscriber::{
     Layer, Registry, filter::Targets, fmt, layer::SubscriberExt as _, registry, reload, util::SubscriberInitExt as _,
 };
@@ -106,9 +107,16 @@ enum Entry {
     Mark(Sender<()>),
 }
 
+thread_local! {
+    /// Whether this is the thread that writes: its own lines need no queue.
+    static WRITES: Cell<bool> = const { Cell::new(false) };
+}
+
 impl Write for Writer {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        if self.queue.try_send(Entry::Line(line.to_vec())).is_err() {
+        if WRITES.get() {
+            io::stderr().write_all(line)?;
+        } else if self.queue.try_send(Entry::Line(line.to_vec())).is_err() {
             self.lost.fetch_add(1, Ordering::Relaxed);
         }
         Ok(line.len())
@@ -120,25 +128,31 @@ impl Write for Writer {
 }
 
 fn write(entries: &Receiver<Entry>, lost: &AtomicU64) {
+    WRITES.set(true);
     for entry in entries {
+        match lost.swap(0, Ordering::Relaxed) {
+            0 => {}
+            lost => error!(lost, "lines of the log are missing here: standard error took too long"),
+        }
         // There is nowhere to say that a line cannot be written, and who waits for a mark may have gone.
         let _ = match entry {
             Entry::Line(line) => io::stderr().write_all(&line).is_ok(),
             Entry::Mark(mark) => mark.send(()).is_ok(),
         };
-        match lost.swap(0, Ordering::Relaxed) {
-            0 => {}
-            lost => warn!(lost, "lines of the log are missing here: standard error took too long"),
-        }
     }
 }
 
 /// Has all written that was logged; for so long at most, as nobody may read it.
 pub fn flush(patience: Duration) {
+    const GLANCE: Duration = Duration::from_millis(5);
     let Some(writer) = WRITER.get() else { return };
+    let deadline = Instant::now() + patience;
     let (mark, passed) = channel();
-    // Where there is no room for it nobody reads.
-    if writer.queue.try_send(Entry::Mark(mark)).is_ok() {
-        let _ = passed.recv_timeout(patience);
+    while writer.queue.try_send(Entry::Mark(mark.clone())).is_err() {
+        if Instant::now() > deadline {
+            return;
+        }
+        thread::sleep(GLANCE);
     }
+    let _ = passed.recv_timeout(deadline.saturating_duration_since(Instant::now()));
 }

@@ -229,6 +229,40 @@ fn a_server_whose_log_nobody_reads_serves_and_ends() {
 }
 
 #[test]
+fn lines_that_nobody_read_in_time_are_counted() {
+    // More than a pipe and the queue hold.
+    const CHANGES: usize = 2500;
+    let folder = tempdir().expect("a folder");
+    let mut served = command(folder.path(), &["--http", "127.0.0.1:0"]);
+    let mut running = Running::by(served.env("TIDEGATE_LOG", "error").stderr(Stdio::piped()));
+    let mut stream = BufReader::new(TcpStream::connect(admin(&running.greeting)).expect("connected"));
+    for number in 0..CHANGES {
+        let body = format!("{{\"quota\":\"{}/min\"}}", number + 1);
+        let head = "PATCH /v1/policies/per-user HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json";
+        let request = format!("{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+        stream.get_mut().write_all(request.as_bytes()).expect("sent");
+        let (mut line, mut length) = (String::new(), 0);
+        while stream.read_line(&mut line).expect("text") > 2 {
+            length = line.strip_prefix("content-length: ").map_or(length, |length| length.trim().parse().expect("one"));
+            line.clear();
+        }
+        stream.read_exact(&mut vec![0; length]).expect("a body");
+    }
+    let mut said = running.process.stderr.take().expect("piped");
+    let reader = std::thread::spawn(move || {
+        let mut text = String::new();
+        said.read_to_string(&mut text).expect("text");
+        text
+    });
+    assert_eq!(running.end(Signal::SIGTERM), Some(0));
+    let text = reader.join().expect("read");
+    let told = text.lines().filter(|line| line.contains("tidegate::audit: a policy was changed")).count();
+    let lost = text.lines().filter_map(|line| line.split_once(" lost=")?.1.parse::<usize>().ok());
+    let lost: Vec<usize> = lost.collect();
+    assert!(!lost.is_empty() && told + lost.iter().sum::<usize>() == CHANGES, "{told} and {lost:?}");
+}
+
+#[test]
 fn who_has_changed_what_is_said_also_where_little_is() {
     let folder = tempdir().expect("a folder");
     let changed = |level: &str| {

@@ -37,29 +37,11 @@ impl<'a> Document<'a> {
     /// The settings, each by itself what it should be.
     pub(super) fn config(&self) -> Result<Config, Problems> {
         let read = |tree| Config::deserialize(Deserializer::from(tree));
-        let config = read(self.tree.clone()).map_err(|first| {
+        read(self.tree.clone()).map_err(|first| {
             // Read piece by piece, each stops at a mistake of its own.
             let each = self.pieces().into_iter().filter_map(|piece| read(piece).err());
             Problems::new([first].into_iter().chain(each).map(|error| problem(self.text, &error)).collect())
-        })?;
-        let lists = self.lists();
-        if lists.is_empty() { Ok(config) } else { Err(Problems::new(lists)) }
-    }
-
-    /// Lists in the place of tables. They are read as the values of their keys in some order, which nobody means.
-    fn lists(&self) -> Vec<Problem> {
-        fn several<'t, 'a>(list: &'t Spanned<DeValue<'a>>) -> impl Iterator<Item = &'t Spanned<DeValue<'a>>> {
-            list.get_ref().as_array().into_iter().flat_map(|array| array.iter())
-        }
-        let (policies, others): (Vec<_>, Vec<_>) = self.tree.get_ref().iter().partition(|(key, _)| key.get_ref() == "policy");
-        let mut tables: Vec<_> = others.into_iter().map(|(_, table)| table).collect();
-        for policy in policies.into_iter().flat_map(|(_, list)| several(list)) {
-            tables.push(policy);
-            tables.extend(["calendar", "concurrency"].into_iter().filter_map(|key| policy.get_ref().get(key)));
-            tables.extend(policy.get_ref().get("override").into_iter().flat_map(several));
-        }
-        let lists = tables.into_iter().filter(|table| table.get_ref().is_array());
-        lists.map(|list| Problem::at(self.text, list.span(), words::A_LIST)).collect()
+        })
     }
 
     /// Every policy alone, every key of other tables alone. None needs another to be read.

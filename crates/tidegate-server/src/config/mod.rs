@@ -30,6 +30,7 @@ pub use self::{
     },
     text::{Destination, Endpoint, Listener, Meaning, Origin, StoreUrl, Text},
 };
+use crate::object;
 
 /// The file that applies where there is none, and that `tidegate config init` prints: every key with its default, and three
 /// policies.
@@ -41,24 +42,34 @@ pub const STARTER: &str = include_str!("starter.toml");
 #[schemars(title = "Tidegate configuration", inline)]
 pub struct Config {
     /// Where to listen: an IP address and a port, or "off".
+    #[serde(deserialize_with = "object::one")]
     pub listen: Listen,
     /// Where states are kept.
+    #[serde(deserialize_with = "object::one")]
     pub store: StoreTable,
     /// What responses tell their clients.
+    #[serde(deserialize_with = "object::one")]
     pub headers: Headers,
     /// Answers to proxies that ask before they pass a request on: nginx, Caddy, Traefik.
+    #[serde(deserialize_with = "object::one")]
     pub forward_auth: ForwardAuth,
     /// Bounds on what clients can take.
+    #[serde(deserialize_with = "object::one")]
     pub limits: Limits,
     /// Who may look at the running server and change it.
+    #[serde(deserialize_with = "object::one")]
     pub admin: Admin,
     /// A line of JSON for each decision, for people who ask why.
+    #[serde(deserialize_with = "object::one")]
     pub decision_log: DecisionLog,
     /// What the server says of itself, on standard error. Nobody waits for who reads it: lines that find no room are lost, and counted there.
+    #[serde(deserialize_with = "object::one")]
     pub log: Log,
     /// Traces that are sent elsewhere; metrics are fetched, from the admin listener.
+    #[serde(deserialize_with = "object::one")]
     pub telemetry: Telemetry,
     /// The policies. All whose key attributes a request has and whose conditions it meets are asked; all are charged or none is.
+    #[serde(deserialize_with = "object::several")]
     pub policy: Vec<PolicyTable>,
 }
 

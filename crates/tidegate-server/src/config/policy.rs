@@ -12,6 +12,7 @@ use serde::{Deserialize, Deserializer, Serialize, de};
 use tidegate::{Algorithm, Calendar, Condition, Limiter, ManualClock, Network, Override, Policy, Quota, QuotaError};
 
 use super::{Fault, OnError, text::Text};
+use crate::object;
 
 /// A rule: for each value of its key attributes, so much per window.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -30,9 +31,11 @@ pub struct PolicyTable {
     /// So much per time. One of `quota`, `calendar` and `concurrency` is needed.
     pub quota: Option<Text<Quota>>,
     /// So much per day, week or month of a time zone.
+    #[serde(default, deserialize_with = "object::some")]
     pub calendar: Option<CalendarTable>,
     /// So many at once. It applies where a lease is named: by `/v1/acquire`, which makes up a name unless it is given one, or by an
     /// attribute `lease`. Any other hit could not free the place that it takes, and takes none.
+    #[serde(default, deserialize_with = "object::some")]
     pub concurrency: Option<ConcurrencyTable>,
     /// How the quota is enforced: "sliding-window" unless set. A burst needs "token-bucket" or "gcra".
     pub algorithm: Option<Text<Algorithm>>,
@@ -48,7 +51,7 @@ pub struct PolicyTable {
     /// What it does when the store does not answer; what `store.on_error` says unless set.
     pub on_store_error: Option<OnError>,
     /// Keys that get another quota.
-    #[serde(default, rename = "override")]
+    #[serde(default, rename = "override", deserialize_with = "object::several")]
     pub overrides: Vec<OverrideTable>,
     /// Keys without a limit: a text each, or a list where the key has several attributes.
     #[serde(default)]

@@ -243,6 +243,7 @@ impl Meaning for StoreUrl {
                     false => format!("{scheme}://{host}"),
                 }
             }
+            None if text.contains(['@', '?']) => "***".to_owned(),
             None => text.to_owned(),
         }
     }
@@ -365,6 +366,8 @@ mod tests {
             ("redis://:hun?ter2@host/", "redis://***"),
             ("unix:///run/redis.sock?pass=hunter2", "unix:///run/redis.sock"),
             ("unix:///run/redis.sock?pass=hun@ter2", "unix://***"),
+            ("unix:/run/redis.sock?pass=hunter2", "***"),
+            ("memory", "memory"),
         ] {
             assert_eq!(StoreUrl::shown(url), shown, "{url}");
         }

@@ -1,9 +1,6 @@
 //! What went wrong in words of the file and not of the program: serde knows fields, variants and `u64`; who writes a file knows
 //! keys, words and whole numbers.
 
-/// Where a table has to be.
-pub(super) const A_LIST: &str = "this is a list; write a table";
-
 /// What is to be said of a message of serde's or of the TOML parser's.
 pub(crate) fn plain(message: &str) -> String {
     // What was found may have anything in it.
@@ -16,7 +13,6 @@ pub(crate) fn plain(message: &str) -> String {
         (Some("unknown"), Some("variant")) => unknown("word", named, &known),
         (Some("missing"), Some("field")) => format!("`{named}` is missing; write {}", example(named)),
         (Some("invalid"), Some("type:" | "value:")) => mistaken(message),
-        (Some("invalid"), Some("length")) => A_LIST.to_owned(),
         (Some("duplicate"), Some("key")) => "this is written twice; keep one of them".to_owned(),
         _ => message.to_owned(),
     }
@@ -62,7 +58,7 @@ fn mistaken(message: &str) -> String {
         "a string" | "path string" | "string or map" => "a text in quotes",
         "a sequence" => "a list, such as [\"a\", \"b\"]",
         "a map" => "a table, such as { a = \"b\" }",
-        struct_name if struct_name.starts_with("struct ") => "a table",
+        "an object" => "a table",
         other => other,
     };
     format!("this is {found}; write {expected}")

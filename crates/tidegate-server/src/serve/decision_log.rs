@@ -135,7 +135,10 @@ impl DecisionLog {
 fn write(notes: &Receiver<Note>, mut sink: impl Write, hasher: Option<&Hasher>, dropped: &Counter) {
     let mut block = Vec::new();
     let mut is_broken = false;
+    // A line was cut short: what is there of it is no part of the next.
+    let mut is_cut = false;
     while let Ok(first) = notes.recv() {
+        block.extend(is_cut.then_some(b'\n'));
         let mut next = Some(first);
         while let Some(note) = next {
             let told = note.told(|key| hasher.map_or_else(|| key.clone(), |hasher| hasher.hash(&key)));
@@ -145,7 +148,7 @@ fn write(notes: &Receiver<Note>, mut sink: impl Write, hasher: Option<&Hasher>, 
         }
         let (written, result) = write_some(&mut sink, &block);
         if let Err(error) = &result {
-            let lost = &block[written..];
+            let lost = &block[written.max(usize::from(is_cut))..];
             dropped.inc_by(lost.iter().filter(|byte| **byte == b'\n').count() as u64);
             // Said once.
             if !is_broken {
@@ -153,10 +156,8 @@ fn write(notes: &Receiver<Note>, mut sink: impl Write, hasher: Option<&Hasher>, 
             }
         }
         is_broken = result.is_err();
-        // What is there of a line that was cut short is not a part of the next.
-        let is_cut = !block[..written].is_empty() && !block[..written].ends_with(b"\n");
+        is_cut = block[..written].last().map_or(is_cut, |last| *last != b'\n');
         block.clear();
-        block.extend(is_cut.then_some(b'\n'));
     }
 }
 

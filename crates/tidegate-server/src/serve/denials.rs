@@ -18,13 +18,13 @@ impl Default for Denials {
 }
 
 impl Denials {
-    pub(crate) fn push(&self, note: Note) {
+    pub(crate) fn push(&self, note: impl FnOnce() -> Note) {
         // Nobody waits for this: of those that come in the same moment one is enough.
         let Ok(mut latest) = self.latest.try_lock() else { return };
         if latest.len() == KEPT {
             latest.pop_front();
         }
-        latest.push_back(note);
+        latest.push_back(note());
     }
 
     /// At most so many, the latest first.

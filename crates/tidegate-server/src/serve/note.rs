@@ -19,6 +19,7 @@ pub(crate) struct Note {
     pub(crate) time: SystemTime,
     pub(crate) front_end: FrontEnd,
     pub(crate) asked: Asked,
+    /// For who looks at denials.
     attributes: Vec<(Box<str>, Box<[u8]>)>,
     told: Result<Decision, StoreError>,
 }
@@ -53,12 +54,17 @@ pub(crate) struct Told<'n> {
 }
 
 impl Note {
-    pub(crate) fn new(front_end: FrontEnd, asked: Asked, hit: &Hit<'_>, told: &Result<Decision, StoreError>) -> Self {
+    pub(crate) fn new(front_end: FrontEnd, asked: Asked, told: &Result<Decision, StoreError>) -> Self {
+        Self { time: SystemTime::now(), front_end, asked, attributes: Vec::new(), told: told.clone() }
+    }
+
+    /// With what was asked.
+    pub(crate) fn of(self, hit: &Hit<'_>) -> Self {
         let cut = |bytes: &[u8]| bytes[..bytes.len().min(MAX_BYTES)].into();
         // Who knows the name of a lease can end it.
         let kept = hit.attributes().filter(|(name, _)| *name != "lease").take(MAX_ATTRIBUTES);
         let attributes = kept.map(|(name, value)| (name[..name.floor_char_boundary(MAX_BYTES)].into(), cut(value)));
-        Self { time: SystemTime::now(), front_end, asked, attributes: attributes.collect(), told: told.clone() }
+        Self { attributes: attributes.collect(), ..self }
     }
 
     /// All that is known, attributes and their values among it: for who may look, and for no log, as some may be secrets.

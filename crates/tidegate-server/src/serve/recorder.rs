@@ -118,10 +118,10 @@ impl Recorder {
         if let Some(began) = began {
             self.metrics.took(began.elapsed());
         }
-        let note = || Note::new(front_end, asked, hit, told);
+        let note = || Note::new(front_end, asked, told);
         let is_denied = told.as_ref().is_ok_and(|decision| !decision.is_allowed());
         if is_denied {
-            self.denials.push(note());
+            self.denials.push(|| note().of(hit));
         }
         self.log.decided(is_denied || told.is_err(), note);
     }

@@ -252,6 +252,8 @@ async fn what_is_wrong_changes_nothing_and_is_explained() {
             Some("policy.1.name"),
         ),
         ("POST /v1/reset", "{}", 400, Some("attributes")),
+        ("PUT /v1/policies", r#"{"policies":[["a",[],{},"1/s"]]}"#, 400, Some("policies[0]")),
+        ("PATCH /v1/policies/per-user", r#"{"quota":null,"concurrency":[7,"1m"]}"#, 400, Some("concurrency")),
         ("GET /v1/inspect", "", 400, Some("policy")),
         ("GET /v1/inspect?policy=per-user", "", 400, Some("query")),
         ("GET /v1/inspect?policy=nobody&user=1", "", 404, None),

@@ -132,7 +132,8 @@ async fn a_lease_is_renewed_where_a_policy_gives_it() {
     // Who has no limit loses no place.
     for path in ["acquire", "renew"] {
         let reply = client.post(&format!("/v1/{path}"), r#"{"attributes":{"tenant":"free"},"lease":"one"}"#).await;
-        assert_eq!(reply.status, 200, "{path}: {reply:?}");
+        let told = reply.json();
+        assert_eq!((reply.status, told["lease"] == "one" || told["held"] == true), (200, true), "{path}: {reply:?}");
     }
 }
 

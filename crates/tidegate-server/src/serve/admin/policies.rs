@@ -7,6 +7,7 @@ use tidegate::Store;
 
 use crate::{
     config::{Fault, PolicyTable},
+    object,
     serve::{
         http::{problem::Problem, request},
         policies::{Policies, Unchanged},
@@ -16,6 +17,7 @@ use crate::{
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Tables {
+    #[serde(deserialize_with = "object::several")]
     policies: Vec<PolicyTable>,
 }
 
@@ -51,7 +53,8 @@ pub(super) fn differences(tables: &[PolicyTable], others: &[PolicyTable]) -> Str
     let differences = |table: &PolicyTable| {
         let other = others.iter().find(|other| other.name == table.name).map_or_else(Value::default, shown);
         let (this, none) = (shown(table), serde_json::Map::new());
-        let fields = this.as_object().unwrap_or(&none).iter().filter(|(name, value)| other.get(name) != Some(value));
+        let fields =
+            this.as_object().unwrap_or(&none).iter().filter(|(name, value)| *name != "name" && other.get(name) != Some(value));
         let told: Vec<String> = fields.map(|(name, value)| format!("{name}={}", brief(name, value))).collect();
         (!told.is_empty()).then(|| format!("{} {}", table.name, told.join(" ")))
     };
@@ -70,9 +73,6 @@ fn brief(field: &str, value: &Value) -> String {
 /// Changes the fields that are given (as a JSON merge patch, RFC 7396); what the policy was, and what it is.
 pub(super) fn change<S: Store>(policies: &Policies<S>, name: &str, bytes: &[u8]) -> Result<[PolicyTable; 2], Problem> {
     let patch: Value = request::json(bytes)?;
-    if !patch.is_object() {
-        return Err(Problem::new(StatusCode::BAD_REQUEST, "Send the fields to change, such as {\"quota\": \"200/min\"}."));
-    }
     let changed = policies.change(name, |table| {
         let mut value = shown(table);
         merge(&mut value, patch);

@@ -26,9 +26,8 @@ impl Write for Slow {
 const PATIENCE: Duration = Duration::from_secs(1);
 
 fn note() -> Note {
-    let hit = "a".into();
-    let told = Ok(Limiter::in_memory(Quota::per_minute(1)).check(&hit));
-    let mut note = Note::new(FrontEnd::Http, Asked::Check, &hit, &told);
+    let told = Ok(Limiter::in_memory(Quota::per_minute(1)).check("a"));
+    let mut note = Note::new(FrontEnd::Http, Asked::Check, &told);
     note.time = SystemTime::UNIX_EPOCH;
     note
 }
@@ -71,9 +70,10 @@ async fn lines_that_cannot_be_written_are_counted() {
     assert_eq!(dropped.get(), 10);
 }
 
-/// Has room for so many bytes at first, and from the first failure on for all.
+/// Has room for so many bytes at first, and for all after so many failures.
 struct Full {
     room: Option<usize>,
+    failures: usize,
     written: Arc<Mutex<Vec<u8>>>,
 }
 
@@ -81,7 +81,8 @@ impl Write for Full {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let taken = bytes.len().min(self.room.unwrap_or(usize::MAX));
         if taken == 0 {
-            self.room = None;
+            self.failures -= 1;
+            self.room = self.room.filter(|_| self.failures > 0);
             return Err(io::ErrorKind::StorageFull.into());
         }
         self.room = self.room.map(|room| room - taken);
@@ -99,12 +100,12 @@ fn a_line_that_was_cut_short_is_by_itself() {
     // More than are written at once.
     const NOTES: u64 = 1000;
     let line = harmless(&note().told(|key| key)).len() + 1;
-    for room in [0, 1, line, line + 1, 7 * line + 100] {
+    for (room, failures) in [0, 1, line, line + 1, 7 * line + 100].into_iter().flat_map(|room| [(room, 1), (room, 2)]) {
         let (dropped, written) = (Counter::default(), Arc::default());
         let (queue, notes) = sync_channel(QUEUE);
         (0..NOTES).for_each(|_| queue.send(note()).expect("room"));
         drop(queue);
-        write(&notes, Full { room: Some(room), written: Arc::clone(&written) }, None, &dropped);
+        write(&notes, Full { room: Some(room), failures, written: Arc::clone(&written) }, None, &dropped);
         let text = String::from_utf8(written.lock().expect("whole").clone()).expect("text");
         let (whole, cut): (Vec<&str>, Vec<&str>) = text.lines().partition(|one| one.len() + 1 == line);
         assert!((1..NOTES).contains(&dropped.get()) && whole.len() as u64 == NOTES - dropped.get(), "{room}: {}", dropped.get());

@@ -8,7 +8,7 @@ use std::time::Duration;
 use http::StatusCode;
 use schemars::JsonSchema;
 use serde::Serialize;
-use tidegate::{Algorithm, Decision, Outcome, Receipt};
+use tidegate::{Decision, Outcome, Receipt};
 use tidegate_tower::{Dialect, PROBLEM_JSON, Refusal};
 
 use super::{problem::Problem, seal::Seal};
@@ -128,8 +128,7 @@ impl<'d> DecisionBody<'d> {
             reset_after_ms: strictest.map_or(0, |outcome| millis(outcome.reset_after())),
             source: strictest.map(|outcome| Word(outcome.source().name())),
             receipt,
-            lease: lease
-                .filter(|_| decision.is_allowed() && decision.outcomes().any(|outcome| outcome.algorithm() == CONCURRENCY)),
+            lease: lease.filter(|_| decision.is_allowed()),
             outcomes: decision,
         }
     }
@@ -286,7 +285,6 @@ pub(crate) fn tell(decision: &Decision, dialect: Dialect, response: &mut Respons
     dialect.each(decision, |name, value| response.known_header(name.as_str(), value));
 }
 
-const CONCURRENCY: Algorithm = Algorithm::Concurrency;
 const JSON: &str = "application/json";
 
 /// What is before a value, and the value. Written out where it stands: so what is known beforehand is copied without a call.

@@ -22,7 +22,7 @@ use tidegate::{Hit, Receipt, Store};
 use self::{
     answer::{Denial, Released, Renewed},
     problem::Problem,
-    request::{AcquireBody, BatchBody, HitBody, LeaseBody, Object, RefundBody, SettleBody},
+    request::{AcquireBody, BatchBody, HitBody, LeaseBody, RefundBody, SettleBody},
     routes::{Endpoint, Methods},
     seal::Seal,
 };
@@ -32,7 +32,7 @@ use super::{
     recorder::FrontEnd,
     settings::InForce,
 };
-use crate::config::Limits;
+use crate::{config::Limits, object::Object};
 
 /// What answers the requests of one connection.
 pub(crate) struct Http<S: Store> {
@@ -143,6 +143,7 @@ impl<S: Store> Http<S> {
         let AcquireBody { attributes, cost, lease: named } = request::json(request::body(request)?)?;
         let lease = named.as_deref().map_or_else(|| Cow::from(unguessable()), Cow::from);
         let hit = attributes.hit(cost).lease(lease.as_bytes());
+        let is_held = self.gate.gives_lease_to(&hit);
         let is_there = || !request.is_closed();
         let told = match named {
             Some(_) => self.gate.acquire(FrontEnd::Http, &hit).await,
@@ -151,7 +152,8 @@ impl<S: Store> Http<S> {
         if named.is_none() && !is_there() && told.as_ref().is_ok_and(|decision| decision.is_allowed()) {
             return Err(Problem::new(StatusCode::CONFLICT, UNHEARD));
         }
-        answer::decision(told, Denial::Refuses, Some(&lease), self.settings.load().dialect, &self.seal, response)
+        let lease = is_held.then_some(&*lease);
+        answer::decision(told, Denial::Refuses, lease, self.settings.load().dialect, &self.seal, response)
     }
 }
 

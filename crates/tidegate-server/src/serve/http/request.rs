@@ -9,7 +9,10 @@ use smallvec::SmallVec;
 use tidegate::{Hit, Quota};
 
 use super::problem::Problem;
-use crate::serve::http1::{Head, Request};
+use crate::{
+    object::Object,
+    serve::http1::{Head, Request},
+};
 
 /// A hit.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -301,30 +304,6 @@ fn decoded(text: &str) -> Option<Cow<'_, [u8]>> {
 /// Reads a body, which is an object.
 pub(crate) fn json<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Problem> {
     serde_json::from_slice(body).map(|Object(read)| read).map_err(|error| explained::<Object<T>>(body, &error))
-}
-
-/// By names: a struct would be read from a list of its fields as well.
-#[derive(Debug)]
-pub(crate) struct Object<T>(pub(crate) T);
-
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Reader<T>(PhantomData<T>);
-
-        impl<'de, T: Deserialize<'de>> de::Visitor<'de> for Reader<T> {
-            type Value = Object<T>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object")
-            }
-
-            fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<Object<T>, A::Error> {
-                T::deserialize(de::value::MapAccessDeserializer::new(map)).map(Object)
-            }
-        }
-
-        deserializer.deserialize_map(Reader(PhantomData))
-    }
 }
 
 /// Reads it again, to find out which field is wrong.
