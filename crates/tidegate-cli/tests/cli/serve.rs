@@ -231,7 +231,7 @@ fn a_server_whose_log_nobody_reads_serves_and_ends() {
 #[test]
 fn lines_that_nobody_read_in_time_are_counted() {
     // More than a pipe and the queue hold.
-    const CHANGES: usize = 2500;
+    const CHANGES: usize = 1800;
     let folder = tempdir().expect("a folder");
     let mut served = command(folder.path(), &["--http", "127.0.0.1:0"]);
     let mut running = Running::by(served.env("TIDEGATE_LOG", "error").stderr(Stdio::piped()));
