@@ -37,7 +37,7 @@ usage: scripts/bench library [--quick] [--case SUBSTRING] [--no-memory]
   --case SUBSTRING   only cases whose name has this in it, such as `hot`, `zipf`, `2 threads` or `denied`; of redis, such
                      as `cost: `, `denials: ` or `gcra`; of server, `memory` or `redis`
   --no-memory        no memory and no growth
-  --may-sleep        server: cores are not kept awake
+  --may-sleep        server on Redis: cores are not kept awake
 
   LIMITADOR_SERVER   in the environment: the path of a limitador-server, which then takes part in server on Redis
 ";

@@ -42,12 +42,9 @@ pub(crate) const PER_MINUTE: u32 = 1000;
 /// Measures and prints what `filter` lets through, and returns what must hold.
 pub(crate) fn run(peers: Vec<remote::Contender>, effort: &Effort, filter: &str, may_sleep: bool) -> Result<Vec<Bar>, String> {
     let client = Builder::new_current_thread().enable_all().build().map_err(|error| error.to_string())?;
-    let awake = (!may_sleep).then(Awake::keep);
     println!(
-        "\nSERVER over HTTP: {CONNECTIONS} connections that are kept, 100k keys, {PER_MINUTE}/min, median of {} rounds of {:?}, cores {}.",
-        effort.rounds,
-        effort.lap,
-        if awake.as_ref().is_some_and(Awake::is_kept) { "kept awake" } else { "that may sleep" }
+        "\nSERVER over HTTP: {CONNECTIONS} connections that are kept, 100k keys, {PER_MINUTE}/min, median of {} rounds of {:?}.",
+        effort.rounds, effort.lap
     );
     let mut bars = Vec::new();
     if "memory".contains(filter) {
@@ -57,10 +54,11 @@ pub(crate) fn run(peers: Vec<remote::Contender>, effort: &Effort, filter: &str, 
         bars.extend(bar("server CPU per decision", &results, contenders::THROTTLECRAB, 0.85, |result, round| result.cpu[round]));
     }
     if "redis".contains(filter) {
+        let awake = (!may_sleep).then(Awake::keep);
         // The server of our making has as many threads as ours.
         let site = Site::of(lanes::on_redis());
         let results = measure(&client, contenders::on_redis(&site, peers)?, effort, || site.cpu_micros())?;
-        print("on Redis", &results);
+        print(if awake.is_some_and(|awake| awake.is_kept()) { "on Redis, cores kept awake" } else { "on Redis" }, &results);
         bars.extend(time_bar(&results, contenders::PLAIN, 1.3));
         bars.extend(time_bar(&results, contenders::LIMITADOR_SERVER, 3.0));
     }
