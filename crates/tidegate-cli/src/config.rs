@@ -56,7 +56,8 @@ fn check(file: &Path) -> ExitCode {
                 several => format!("{} policies ({})", several.len(), several.join(", ")),
             };
             let leases: String = config.leasing().map(|table| format!("{}: {LEASES}\n", table.name)).collect();
-            let said = print(&format!("ok: {policies}, store {}\n{leases}", config.store.url));
+            let snapshot: String = config.store.idle_snapshot().map(|note| format!("{note}\n")).into_iter().collect();
+            let said = print(&format!("ok: {policies}, store {}\n{snapshot}{leases}", config.store.url));
             said.map_or_else(|message| fail(&message, WRONG), |()| ExitCode::SUCCESS)
         }
         Err(problems) => fail(&problems.to_string(), WRONG),

@@ -32,6 +32,12 @@ fn what_init_prints_is_right_and_is_never_written_over_a_file() {
     let note = "jobs: applies to /v1/acquire, and to hits with an attribute `lease`; what names no lease does not take one\n";
     assert_eq!((code, printed), (Some(0), format!("ok: 1 policy (jobs), store memory\n{note}")));
 
+    let idle = "[store]\nurl = \"redis://host/\"\nsnapshot = \"limits\"\n";
+    fs::write(folder.path().join("idle.toml"), idle).expect("a file");
+    let (code, printed, _) = tidegate(folder.path(), &["config", "check", "idle.toml"]);
+    let note = "store.snapshot is not written: it is for states in memory\n";
+    assert_eq!((code, printed), (Some(0), format!("ok: no policies, everything is allowed, store redis://host/\n{note}")));
+
     // Neither serves it.
     fs::write(folder.path().join("empty.toml"), "\n").expect("a file");
     let (code, _, said) = tidegate(folder.path(), &["config", "check", "empty.toml"]);

@@ -143,6 +143,10 @@ impl StoreTable {
         if path.is_dir() {
             return wrong(path, "is a folder; name a file in it");
         }
+        // A device or a pipe: a file would take its place.
+        if path.exists() && !path.is_file() {
+            return wrong(path, "is no file; name one, or one that is not there yet");
+        }
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         if !folder.is_dir() {
             return wrong(folder, "is not there; make this folder, or name a file in another");
@@ -153,6 +157,12 @@ impl StoreTable {
             Ok(()) => Ok(()),
             Err(error) => wrong(folder, &format!("cannot be written in: {error}")),
         }
+    }
+
+    /// What may surprise who has set a snapshot, if it is never written.
+    pub fn idle_snapshot(&self) -> Option<&'static str> {
+        let is_idle = self.snapshot.is_some() && *self.url != StoreUrl::Memory;
+        is_idle.then_some("store.snapshot is not written: it is for states in memory")
     }
 
     /// The secret for [`tidegate::Builder::key_secret`]; empty where there is none.
@@ -219,6 +229,11 @@ mod tests {
         let none = format!("store.snapshot: {shown}/none is not there; make this folder, or name a file in another");
         assert_eq!(checked(&format!("{shown}/none/limits")), Err(none));
         assert_eq!(checked(&shown.to_string()), Err(format!("store.snapshot: {shown} is a folder; name a file in it")));
+        // It would be replaced by a file.
+        assert_eq!(
+            checked("/dev/null"),
+            Err("store.snapshot: /dev/null is no file; name one, or one that is not there yet".to_owned())
+        );
         // Even root cannot.
         assert!(
             checked("/proc/limits").is_err_and(|message| message.starts_with("store.snapshot: /proc cannot be written in: "))

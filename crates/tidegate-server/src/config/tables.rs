@@ -167,7 +167,7 @@ impl Default for Limits {
             header_timeout: Text::known("10s"),
             idle_timeout: Text::known("75s"),
             max_connections: some(10_000),
-            max_batch: some(1_000),
+            max_batch: some(500),
             shutdown_delay: Text::known("0s"),
             shutdown_grace: Text::known("10s"),
         }

@@ -2,10 +2,10 @@
 //! finds its queue full is dropped and counted, so that no decision waits for a disk.
 
 use std::{
-    fs::OpenOptions,
+    fs::{self, OpenOptions},
     hash::{BuildHasher as _, RandomState},
     io::{self, Write},
-    os::unix::fs::OpenOptionsExt as _,
+    os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _},
     sync::{
         Arc, Mutex,
         mpsc::{Receiver, SyncSender, sync_channel},
@@ -68,8 +68,10 @@ impl DecisionLog {
         let sink: Box<dyn Write + Send> = match &*settings.destination {
             Destination::Stderr => Box::new(io::stderr()),
             Destination::File(path) => {
+                // A pipe that is opened to be read as well has a reader, and does not wait for another.
+                let is_pipe = fs::metadata(path).is_ok_and(|file| file.file_type().is_fifo());
                 // Keys are in it: for who runs the server, and nobody else.
-                let file = OpenOptions::new().append(true).create(true).mode(0o600).open(path);
+                let file = OpenOptions::new().read(is_pipe).append(true).create(true).mode(0o600).open(path);
                 let shown = path.display();
                 Box::new(
                     file.map_err(|error| Problem::new(format!("decision_log.destination: {shown} cannot be written: {error}")))?,

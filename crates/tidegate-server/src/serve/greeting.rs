@@ -28,6 +28,9 @@ pub(super) fn greeting(config: &Config, file: Option<&Path>, http: SocketAddr, a
         (StoreUrl::Memory, Some(path)) => line("store", &format!("memory, kept in {}", path.display())),
         (StoreUrl::Memory, None) => line("store", "memory, gone when this process ends; store.snapshot keeps it"),
     }
+    if let Some(note) = config.store.idle_snapshot() {
+        line("", note);
+    }
     for table in &config.policy {
         line("policy", &policy(table));
     }
@@ -78,6 +81,17 @@ fn policy(table: &PolicyTable) -> String {
 #[cfg(test)]
 mod tests {
     use tidegate::{Hit, Limiter};
+
+    #[test]
+    fn a_snapshot_that_is_never_written_is_spoken_of() {
+        let said = |store: &str| {
+            let config = crate::config::parse(&format!("[store]\n{store}\nsnapshot = \"/tmp/limits\"")).expect("right");
+            super::greeting(&config, None, ([127, 0, 0, 1], 1).into(), None)
+        };
+        assert!(said("url = \"memory\"").contains("  store   memory, kept in /tmp/limits\n"));
+        let redis = "  store   redis://host:6379/\n          store.snapshot is not written: it is for states in memory\n";
+        assert!(said("url = \"redis://host:6379/\"").contains(redis));
+    }
 
     #[test]
     fn what_to_try_is_what_a_policy_applies_to() {

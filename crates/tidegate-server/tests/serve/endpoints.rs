@@ -1,7 +1,10 @@
 //! What each endpoint answers.
 
 use serde_json::{Value, json};
-use tidegate_server::{config::STARTER, serve::Totals};
+use tidegate_server::{
+    config::{Limits, STARTER},
+    serve::Totals,
+};
 
 use super::Running;
 
@@ -213,6 +216,16 @@ async fn a_batch_is_decided_in_order_each_hit_by_itself() {
     let [yes, no] = [json!(true), json!(false)];
     assert_eq!(told, [(&yes, &json!(2)), (&no, &json!(2)), (&yes, &json!(0)), (&no, &json!(0))]);
     assert_eq!(client.post("/v1/check/batch", r#"{"hits":[]}"#).await.json(), json!({"decisions": []}));
+}
+
+#[tokio::test]
+async fn as_many_hits_as_may_come_at_once_fit_in_a_body() {
+    let running = Running::start(POLICIES).await;
+    let hit = json!({"attributes": {"user": "3f2b8c1e-5d4a-4e6b-9c0d-7a8b9c0d1e2f", "ip": "203.0.113.254"}, "cost": 1});
+    let hits = vec![hit; Limits::default().max_batch.get()];
+    let reply = running.client().await.post("/v1/check/batch", json!({ "hits": hits }).to_string()).await;
+    assert_eq!(reply.status, 200, "{}", reply.body);
+    assert_eq!(reply.json()["decisions"].as_array().map(Vec::len), Some(hits.len()));
 }
 
 #[tokio::test]

@@ -36,6 +36,17 @@ fn errors(document: &Value, content: &Value, kind: &str, value: &Value) -> Vec<S
 }
 
 #[tokio::test]
+async fn who_asks_for_its_head_is_told_its_length() {
+    let running = Running::start(POLICIES).await;
+    let length = running.client().await.get("/openapi.json").await.body.len();
+    let told = running.client().await.all(b"HEAD /openapi.json HTTP/1.1\r\nhost: a\r\n\r\n").await;
+    assert!(
+        told.starts_with(&format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n")) && told.ends_with("\r\n\r\n"),
+        "{told}"
+    );
+}
+
+#[tokio::test]
 async fn every_path_and_method_is_answered_and_no_other() {
     let running = Running::start(POLICIES).await;
     let mut client = running.client().await;

@@ -96,6 +96,27 @@ impl Write for Full {
 }
 
 #[test]
+fn a_pipe_that_nobody_reads_yet_is_no_reason_to_wait() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("pipe");
+    nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).expect("a pipe");
+    let settings = crate::config::parse(&format!("[decision_log]\nrecord = \"all\"\ndestination = {path:?}")).expect("right");
+    let (open, opened) = mpsc::channel();
+    thread::spawn(move || {
+        let prepared = DecisionLog::new("", Counter::default()).prepare(&settings.decision_log);
+        let Ok(Prepared::To(_, mut sink)) = prepared else { panic!("it can be opened") };
+        sink.write_all(b"line\n").expect("there is room");
+        let _ = open.send(sink);
+    });
+    let sink = opened.recv_timeout(Duration::from_secs(10)).expect("nothing is waited for");
+    let mut reader = io::BufReader::new(std::fs::File::open(&path).expect("a pipe"));
+    let mut line = String::new();
+    io::BufRead::read_line(&mut reader, &mut line).expect("a line");
+    assert_eq!(line, "line\n");
+    drop(sink);
+}
+
+#[test]
 fn a_line_that_was_cut_short_is_by_itself() {
     // More than are written at once.
     const NOTES: u64 = 1000;

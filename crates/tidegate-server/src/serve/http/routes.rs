@@ -61,7 +61,7 @@ pub(crate) fn find(path: &str) -> Option<&'static Route> {
 impl Methods {
     pub(crate) fn allow(self, method: &str) -> bool {
         match self {
-            Self::Get => method == "GET",
+            Self::Get => method == "GET" || method == "HEAD",
             Self::Post => method == "POST",
             Self::GetOrPost => method == "POST" || method == "GET",
             Self::Any => true,
@@ -71,7 +71,7 @@ impl Methods {
     /// The value of `Allow`.
     pub(crate) fn names(self) -> &'static str {
         match self {
-            Self::Get => "GET",
+            Self::Get => "GET, HEAD",
             Self::Post => "POST",
             Self::GetOrPost | Self::Any => "GET, POST",
         }
