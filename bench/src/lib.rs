@@ -39,7 +39,7 @@ usage: scripts/bench library [--quick] [--case SUBSTRING] [--no-memory]
   --no-memory        no memory and no growth
   --may-sleep        server on Redis: cores are not kept awake
 
-  LIMITADOR_SERVER   in the environment: the path of a limitador-server, which then takes part in server on Redis
+  LIMITADOR_SERVER   in the environment: the path of a limitador-server, which then takes part in server
 ";
 
 /// Does what the command line asks for. `peers` take part over Redis.

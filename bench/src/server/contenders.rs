@@ -24,7 +24,7 @@ pub(crate) const THROTTLECRAB: &str = "throttlecrab-server";
 pub(crate) const PLAIN: &str = "plain log, a script per check";
 /// Its storage, behind a server of ours.
 pub(crate) const LIMITADOR: &str = "limitador's storage";
-/// Itself, over actix-web: two scripts for each check. It is not on crates.io, so it takes part where somebody has built it.
+/// Itself, over actix-web: on Redis two scripts for each check. It is not on crates.io, so it takes part where somebody has built it.
 pub(crate) const LIMITADOR_SERVER: &str = "limitador-server";
 
 /// Where the programs are: `scripts/bench` says so.
@@ -57,7 +57,9 @@ impl Contender {
 
 /// The default algorithm, and the one that the peer has.
 pub(crate) fn in_memory() -> Result<Vec<Contender>, String> {
-    Ok(vec![ours(Algorithm::SlidingWindow, "memory")?, ours(Algorithm::Gcra, "memory")?, throttlecrab()?])
+    let mut contenders = vec![ours(Algorithm::SlidingWindow, "memory")?, ours(Algorithm::Gcra, "memory")?, throttlecrab()?];
+    contenders.extend(limitador(&["memory"])?);
+    Ok(contenders)
 }
 
 /// The default algorithm, what the plain script is, and what limitador has.
@@ -75,7 +77,7 @@ pub(crate) fn on_redis(site: &Site, peers: Vec<remote::Contender>) -> Result<Vec
         let target = Http::check(&format!("http://{address}"), "user")?;
         contenders.push(Contender { name: name.to_owned(), is_ours: false, target, process: None });
     }
-    contenders.extend(limitador(&site.url())?);
+    contenders.extend(limitador(&["redis", &site.url()])?);
     Ok(contenders)
 }
 
@@ -121,8 +123,8 @@ fn throttlecrab() -> Result<Contender, String> {
     Ok(Contender { name: THROTTLECRAB.to_owned(), is_ours: false, target, process: Some(process) })
 }
 
-/// Nothing where there is none.
-fn limitador(store: &str) -> Result<Option<Contender>, String> {
+/// With this storage; nothing where there is none.
+fn limitador(storage: &[&str]) -> Result<Option<Contender>, String> {
     let Ok(mut command) = program(LIMITADOR_PATH) else { return Ok(None) };
     let folder = TempDir::new().map_err(|error| error.to_string())?;
     let file = folder.path().join("limits.yaml");
@@ -131,7 +133,7 @@ fn limitador(store: &str) -> Result<Option<Contender>, String> {
     );
     fs::write(&file, limits).map_err(|error| error.to_string())?;
     let (free, port) = free()?;
-    command.args(["-B", "127.0.0.1", "-P", &port]).arg(&file).args(["redis", store]);
+    command.args(["-B", "127.0.0.1", "-P", &port]).arg(&file).args(storage);
     command.stdout(Stdio::null()).stderr(Stdio::null());
     let mut process = Process::start(command)?.listening(free, LIMITADOR_SERVER)?;
     process.folder = Some(folder);
