@@ -49,6 +49,8 @@ pub(crate) async fn serve<V: Service>(
     let patience = Patience { request: *limits.header_timeout, idle: *limits.idle_timeout };
     let mut connections = JoinSet::new();
     let admit = |connections: &mut JoinSet<()>, stream: TcpStream, peer| {
+        // Those that have ended take no room.
+        while connections.len() >= limits.max_connections.get() && connections.try_join_next().is_some() {}
         if connections.len() >= limits.max_connections.get() {
             // As much of it as goes; who does not read it is not waited for.
             let _ = stream.try_write(FULL);
@@ -128,4 +130,59 @@ async fn now<T>(future: impl Future<Output = T>) -> Option<T> {
 fn is_of_one(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted};
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::num::NonZeroUsize;
+
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    use super::*;
+    use crate::serve::http1::{Head, Request, Response};
+
+    struct Nothing;
+
+    impl Service for Nothing {
+        fn max_body_bytes(&self, _: &Head<'_>) -> Option<usize> {
+            None
+        }
+
+        async fn answer(&self, _: &Request<'_>, _: &mut Response) {}
+    }
+
+    #[tokio::test]
+    async fn connections_that_have_ended_take_no_room() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let limits = Limits { max_connections: NonZeroUsize::new(2).unwrap(), ..Limits::default() };
+        let ((stop, stopped), refused) = (watch::channel(()), Counter::default());
+        let counted = refused.clone();
+        let serving =
+            tokio::spawn(async move { serve(listener, Ways::Here(None), &limits, stopped, &counted, |_| Nothing).await });
+        // Nobody else has a turn meanwhile.
+        let connect = || {
+            let stream = std::net::TcpStream::connect(address).unwrap();
+            stream.set_nonblocking(true).unwrap();
+            TcpStream::from_std(stream).unwrap()
+        };
+        let mut held = vec![connect(), connect()];
+        for _ in 0..100 {
+            for client in &mut held {
+                client.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+                let mut reply = [0; 12];
+                client.read_exact(&mut reply).await.unwrap();
+                assert_eq!(reply.escape_ascii().to_string(), "HTTP/1.1 200");
+            }
+            // The server hears of who goes before it hears of who comes.
+            held.clear();
+            held.extend([connect(), connect()]);
+        }
+        drop(held);
+        stop.send(()).unwrap();
+        serving.await.unwrap();
+        assert_eq!(refused.get(), 0);
+    }
 }

@@ -221,9 +221,13 @@ async fn whatever_a_file_can_say_of_policies_is_told_and_taken_back() {
     assert_eq!(all["policies"].as_array().map(Vec::len), Some(4));
     let put = admin.admin("PUT /v1/policies", &[], &all.to_string()).await;
     assert_eq!((put.status, put.json()), (200, all));
-    for (name, patch) in
-        [("logins", "{\"quota\":\"6/min burst 9\"}"), ("monthly", "{\"calendar\":{\"limit\":11}}"), ("fine", "{}")]
-    {
+    for (name, patch) in [
+        ("logins", r#"{"quota":"6/min burst 9"}"#),
+        ("monthly", r#"{"calendar":{"limit":11}}"#),
+        ("fine", "{}"),
+        // Null is nothing in what is new, too.
+        ("fine", r#"{"quota":null,"resolution":null,"algorithm":null,"calendar":{"limit":5,"per":"day","zone":null}}"#),
+    ] {
         let changed = admin.admin(&format!("PATCH /v1/policies/{name}"), &[], patch).await;
         assert_eq!(changed.status, 200, "{changed:?}");
     }

@@ -77,6 +77,28 @@ async fn a_path_is_the_same_however_it_is_escaped() {
 }
 
 #[tokio::test]
+async fn a_path_is_the_same_however_its_target_is_written() {
+    let policy = "[[policy]]\nname = \"all\"\nkey = [\"path\"]\nmatch.path.prefix = \"/\"\nquota = \"1/hour\"\n";
+    let running = Running::start(policy).await;
+    let mut client = running.client().await;
+    // nginx tells `?x` of who asks for `http://host?x`, and hands on `/?x`.
+    for (target, status) in [
+        ("/", 200),
+        ("", 429),
+        ("?x", 429),
+        ("#x", 429),
+        ("http://host", 429),
+        ("http://host?x=/a", 429),
+        ("/login", 200),
+        ("http://host:1/login", 429),
+        ("HTTPS://u@[::1]:1/%6cogin?x#y", 429),
+        ("/http://host/login", 200),
+    ] {
+        assert_eq!(client.ask("GET", "/v1/auth", &[("x-forwarded-uri", target)]).await.status, status, "{target}");
+    }
+}
+
+#[tokio::test]
 async fn a_denial_has_the_status_that_is_set_and_the_headers() {
     for status in [429, 403] {
         let running = Running::start(&format!("forward_auth.denial_status = {status}\n{POLICIES}")).await;

@@ -73,7 +73,8 @@ async fn a_collector_is_told_of_requests_and_not_of_keys() {
     let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331";
     for (path, sampled) in [("/v1/check", "01"), ("/v1/check", "00"), ("/v1/check", "01")] {
         let target = format!("{path}?user={SECRET}");
-        client.ask("GET", &target, &[("traceparent", &format!("{parent}-{sampled}"))]).await;
+        let state = format!("vendor={SECRET}");
+        client.ask("GET", &target, &[("traceparent", &format!("{parent}-{sampled}")), ("tracestate", &state)]).await;
     }
     assert_eq!(client.ask(SECRET, &format!("/{SECRET}"), &[]).await.status, 404);
     let hits = format!(r#"{{"hits":[{{"attributes":{{"user":"{SECRET}"}}}},{{"attributes":{{"user":"b"}}}}]}}"#);

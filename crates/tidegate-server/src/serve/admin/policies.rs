@@ -2,7 +2,7 @@
 
 use http::StatusCode;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tidegate::Store;
 
 use crate::{
@@ -90,19 +90,24 @@ pub(super) fn change<S: Store>(policies: &Policies<S>, name: &str, bytes: &[u8])
     })
 }
 
+/// A JSON merge patch (RFC 7396).
 fn merge(value: &mut Value, patch: Value) {
-    match (value, patch) {
-        (Value::Object(fields), Value::Object(changes)) => {
-            for (name, change) in changes {
-                if change.is_null() {
-                    fields.remove(&name);
-                } else {
-                    merge(fields.entry(name).or_insert(Value::Null), change);
-                }
-            }
+    let Value::Object(changes) = patch else {
+        *value = patch;
+        return;
+    };
+    let mut fields = match value.take() {
+        Value::Object(fields) => fields,
+        _ => Map::new(),
+    };
+    for (name, change) in changes {
+        if change.is_null() {
+            fields.remove(&name);
+        } else {
+            merge(fields.entry(name).or_insert(Value::Null), change);
         }
-        (value, patch) => *value = patch,
     }
+    *value = Value::Object(fields);
 }
 
 pub(super) fn wrong(Fault { key, message }: Fault) -> Problem {

@@ -11,7 +11,7 @@ use super::{Http, answer, problem::Problem};
 use crate::{
     config::Origin,
     serve::{
-        http1::{Head, Response, name_and_port},
+        http1::{Head, Response, host_and_path, name_and_port},
         recorder::FrontEnd,
         settings::Settings,
     },
@@ -91,11 +91,12 @@ fn host(told: &[u8]) -> Option<Cow<'_, [u8]>> {
     })
 }
 
-/// The path of a request's target, without the query. Escapes are what they stand for: `/%6cogin` is `/login` to whoever is behind the
+/// The path of a request's target, without the query, and the host that there may be before it. Escapes are what they stand for: `/%6cogin` is `/login` to whoever is behind the
 /// proxy, and so to a policy.
 fn path(target: &[u8]) -> Cow<'_, [u8]> {
     let end = target.iter().position(|byte| matches!(byte, b'?' | b'#')).unwrap_or(target.len());
-    let mut rest = &target[..end];
+    let (_, start) = host_and_path(&target[..end]);
+    let mut rest = if start == end { b"/" } else { &target[start..end] };
     if !rest.contains(&b'%') {
         return Cow::Borrowed(rest);
     }

@@ -1,7 +1,7 @@
 //! The head of a request, read where it lies: what is asked, and where its body ends. What could be read in two ways is refused, or whoever
 //! is between us and the client might read it the other way.
 
-use std::mem::MaybeUninit;
+use std::{mem::MaybeUninit, ops::Range};
 
 use http::StatusCode;
 use httparse::{Header, Status};
@@ -63,7 +63,10 @@ impl<'b> Head<'b> {
         }
         let mut room = [const { MaybeUninit::uninit() }; MAX_HEADERS];
         let mut request = httparse::Request::new(&mut []);
-        let end = match request.parse_with_uninit_headers(bytes, &mut room) {
+        let parsed = request.parse_with_uninit_headers(bytes, &mut room);
+        // Also of what is refused: who asks for a head alone is told of that alone.
+        self.method = request.method.unwrap_or_default();
+        let end = match parsed {
             Ok(Status::Complete(end)) if end <= HEAD_BYTES => end,
             Ok(Status::Partial) if bytes.len() < HEAD_BYTES => return Ok(None),
             Ok(_) | Err(httparse::Error::TooManyHeaders) => {
@@ -73,8 +76,8 @@ impl<'b> Head<'b> {
             Err(_) => return Err(wrong("This is no request of HTTP/1.1.")),
         };
         let is_old = request.version == Some(0);
-        self.method = request.method.unwrap_or_default();
-        (self.path, self.query) = target(request.path.unwrap_or_default());
+        let named;
+        (named, self.path, self.query) = target(request.path.unwrap_or_default());
         self.headers = SmallVec::from_slice(request.headers);
         self.after = if is_old { After::Closed } else { After::Kept };
         let (mut length, mut is_closed) = (None, false);
@@ -122,6 +125,10 @@ impl<'b> Head<'b> {
         if host.is_none() && !is_old {
             return Err(wrong("The Host is missing."));
         }
+        let is_other = |named: &str| host.is_some_and(|host| !named.as_bytes().eq_ignore_ascii_case(host));
+        if named.is_some_and(is_other) {
+            return Err(wrong("The target names another host than the Host does."));
+        }
         self.is_foreign |= origin.is_some_and(|origin| !is_of(origin, host.unwrap_or_default()));
         if is_closed {
             self.after = After::Closed;
@@ -144,25 +151,30 @@ impl<'b> Head<'b> {
     pub fn text(&self, name: &str) -> Option<&'b str> {
         self.get(name).and_then(|value| str::from_utf8(value).ok())
     }
-
-    /// The names of all headers.
-    pub fn names(&self) -> impl Iterator<Item = &'b str> {
-        self.headers.iter().map(|header| header.name)
-    }
 }
 
 fn wrong(detail: &'static str) -> Problem {
     Problem::new(StatusCode::BAD_REQUEST, detail)
 }
 
-/// Path and query of a target.
-fn target<'t>(target: &'t str) -> (&'t str, &'t str) {
+/// Host, path and query of a target. Most have no host.
+fn target(target: &str) -> (Option<&str>, &str, &str) {
     let (target, _) = cut(target, b'#');
-    let (path, query) = cut(target, b'?');
-    // There may be a scheme and a host before it.
-    let bare = |(_, rest): (_, &'t str)| rest.find('/').map_or("/", |at| &rest[at..]);
-    let path = if path.starts_with('/') { path } else { path.split_once("://").map_or(path, bare) };
-    (path, query)
+    let (target, query) = cut(target, b'?');
+    let (host, path) = host_and_path(target.as_bytes());
+    let path = if path == target.len() { "/" } else { &target[path..] };
+    (host.map(|host| &target[host]), path, query)
+}
+
+/// Where in a target without its query the host is, if there is a scheme before it, and where the path begins. One that has none asks for `/`.
+pub(crate) fn host_and_path(target: &[u8]) -> (Option<Range<usize>>, usize) {
+    const SCHEME: &[u8] = b"://";
+    let is_path = target.first() == Some(&b'/');
+    let scheme = if is_path { None } else { target.windows(SCHEME.len()).position(|bytes| bytes == SCHEME) };
+    let Some(scheme) = scheme else { return (None, 0) };
+    let start = scheme + SCHEME.len();
+    let end = target[start..].iter().position(|byte| *byte == b'/').map_or(target.len(), |at| start + at);
+    (Some(start..end), end)
 }
 
 /// What is before a byte, and after it.

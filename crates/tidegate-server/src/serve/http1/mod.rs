@@ -27,7 +27,7 @@ use tokio::{
     time::{Instant, Sleep, sleep, sleep_until, timeout},
 };
 
-pub(super) use self::head::name_and_port;
+pub(super) use self::head::{host_and_path, name_and_port};
 use self::{
     chunks::Chunks,
     head::{After, Length},
@@ -163,14 +163,15 @@ async fn requests<T: AsyncRead + AsyncWrite + Unpin, V: Service>(
                 break 'request Ok(Needed::Head);
             }
             let mut head = Head::default();
-            let start = match head.read(bytes) {
+            let read = head.read(bytes);
+            if head.method == "HEAD" {
+                shown = Body::Told;
+            }
+            let start = match read {
                 Ok(Some(end)) => end,
                 Ok(None) => break 'request Ok(Needed::Head),
                 Err(problem) => break 'request Err(problem),
             };
-            if head.method == "HEAD" {
-                shown = Body::Told;
-            }
             let mut is_last = head.after == After::Closed;
             let max_bytes = if head.length == Length::Bytes(0) { Some(0) } else { service.max_body_bytes(&head) };
             let length = match (head.length, max_bytes) {

@@ -117,8 +117,9 @@ fn replies(text: &str) -> (Vec<(u16, &str)>, bool) {
 async fn requests_are_read_however_they_are_cut() {
     let chunked = "POST /b HTTP/1.1\r\nhost: a\r\nTransfer-Encoding: Chunked\r\n\r\n3\r\nabc\r\n0a ;x=\"y\"\r\n0123456789\r\n0\r\nx: y\r\n\r\n";
     let sized = "POST /c?d=e HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\n\r\n\r\n\r\n1";
-    let requests =
-        format!("GET /a HTTP/1.1\r\nhost: a\r\n\r\n{chunked}{sized}\r\n\r\nPUT http://host:1/x#f HTTP/1.1\nhost: a\n\n{chunked}");
+    let requests = format!(
+        "GET /a HTTP/1.1\r\nhost: a\r\n\r\n{chunked}{sized}\r\n\r\nPUT http://HOST:1/x#f HTTP/1.1\nhost: host:1\n\n{chunked}"
+    );
     let expected = vec![
         (200, "GET /a  "),
         (200, "POST /b  abc0123456789"),
@@ -165,6 +166,10 @@ async fn what_can_be_read_in_two_ways_is_refused_and_is_the_last() {
         ("POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n65\r\n", 413),
         ("GET / HTTP/1.1\r\n\r\n", 400),
         ("GET http://a/ HTTP/1.1\r\n\r\n", 400),
+        // Two hosts: others go by the first.
+        ("GET http://a/ HTTP/1.1\r\nhost: b\r\n\r\n", 400),
+        ("GET http://b?a HTTP/1.1\r\nhost: a\r\n\r\n", 400),
+        ("GET http://b/ HTTP/1.0\r\nhost: a\r\n\r\n", 400),
         ("GET / HTTP/1.1\r\nhost: a\r\nHost: a\r\n\r\n", 400),
         ("GET / HTTP/1.0\r\nhost: a\r\nhost: b\r\n\r\n", 400),
         ("GET / HTTP/1.1\r\nhost: a b\r\n\r\n", 400),
@@ -264,6 +269,11 @@ async fn a_head_is_answered_without_the_body() {
     assert!(text.contains("content-length: 9\r\n") && text.ends_with("\r\n\r\n"), "{text}");
     let text = rig().all(["HEAD /a HTTP/1.1\r\nhost: a\r\ncontent-length: 101\r\n\r\n"]).await;
     assert!(text.starts_with("HTTP/1.1 413 ") && text.ends_with("\r\n\r\n"), "{text}");
+    let many = "a: b\r\n".repeat(101);
+    for (wrong, status) in [("", 400), ("host: a\r\ncontent-length: x\r\n", 400), (&many, 431)] {
+        let text = rig().all([&*format!("HEAD /a HTTP/1.1\r\n{wrong}\r\n")]).await;
+        assert!(text.starts_with(&format!("HTTP/1.1 {status} ")) && text.ends_with("\r\n\r\n"), "{text}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
