@@ -80,7 +80,10 @@ fn shown(stored: &Stored) -> String {
     line("lasts", &span(*lasts_ms));
     fields.iter().for_each(|(name, number)| line(name, &number.to_string()));
     for Entry { at_us, cost } in entries {
-        line("charged", &format!("{cost} at {}", time(*at_us)));
+        match algorithm.as_str() {
+            "concurrency" => line("held", &format!("until {}", time(*at_us))),
+            _ => line("charged", &format!("{cost} at {}", time(*at_us))),
+        }
     }
     text
 }
@@ -95,6 +98,19 @@ fn time(micros: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_charge_has_a_time_and_a_lease_an_end() {
+        for (algorithm, line) in [
+            ("sliding-log", "charged     1 at 2026-11-16T12:59:59.123456Z\n"),
+            ("concurrency", "held        until 2026-11-16T12:59:59.123456Z\n"),
+        ] {
+            let entries = vec![Entry { at_us: 1_794_833_999_123_456, cost: 1 }];
+            let [policy, key, algorithm] = ["a", "b", algorithm].map(str::to_owned);
+            let text = shown(&Stored { policy, key, algorithm, fields: BTreeMap::new(), entries, lasts_ms: 7 });
+            assert!(text.ends_with(line), "{text}");
+        }
+    }
 
     #[test]
     fn any_number_is_shown_as_a_time() {

@@ -255,6 +255,8 @@ fn what_cannot_be_is_refused() {
         (&["--store", "memory", "--config", "none.toml"], "none.toml cannot be read"),
         (&["--store", "memory", "--http", "http://127.0.0.1:1"], "cannot be used with"),
         (&["--quota", "1/s"], "--store <URL>"),
+        (&["--http", "http://127.0.0.1:1", "--quota", "1/s"], "cannot be used with"),
+        (&["--http", "http://127.0.0.1:1", "--config", "none.toml"], "cannot be used with"),
         (&["--distribution", "zipf:0"], "write uniform, zipf, hot"),
         (&["--rate", "0"], "write a number of hits per second"),
         (&["--keys", "0"], "0 is not in 1..=99999999"),

@@ -106,7 +106,7 @@ impl Reload {
         let counts = Arc::new(Counts::default());
         let (newest, receiver) = watch::channel(Arc::new(config.clone()));
         let told = Arc::new(Notify::new());
-        let text = sources.text().ok();
+        let text = sources.text_again().ok();
         text.iter().for_each(|text| tell_overridden(&sources, text));
         let mut reloader = Reloader {
             folders: Folders::new(&sources, &told),
@@ -240,10 +240,10 @@ fn tell_overridden(sources: &Sources, text: &str) {
 
 /// What is in the file, once it stays the same. Told of changes in a row, this looks at it no more often than that either.
 async fn settled(sources: &Sources, pace: &Pace) -> Result<String, Problems> {
-    let mut text = sources.text();
+    let mut text = sources.text_again();
     for _ in 0..MAX_WAITS {
         sleep(pace.quiet).await;
-        let later = sources.text();
+        let later = sources.text_again();
         if later == text {
             break;
         }

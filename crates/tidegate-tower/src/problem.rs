@@ -3,7 +3,7 @@
 
 use std::{fmt::Write as _, sync::Arc};
 
-use tidegate::{Decision, StoreError};
+use tidegate::{Decision, Outcome, StoreError};
 
 use crate::retry_after;
 
@@ -22,6 +22,11 @@ pub enum Refusal {
     NoAddress,
     /// The store does not answer, and a policy says [that this is an error](tidegate::OnStoreError::Error): 503.
     Store(StoreError),
+}
+
+/// Whether an outcome is why a request is denied.
+fn is_violated(outcome: &Outcome<'_>) -> bool {
+    !outcome.is_shadow() && !outcome.is_allowed()
 }
 
 impl Refusal {
@@ -46,7 +51,7 @@ impl Refusal {
     /// The names of the policies that deny.
     pub fn violated(&self) -> impl Iterator<Item = &str> {
         let outcomes = self.decision().into_iter().flat_map(Decision::outcomes);
-        outcomes.filter(|outcome| !outcome.is_shadow() && !outcome.is_allowed()).map(|outcome| outcome.policy())
+        outcomes.filter(is_violated).map(|outcome| outcome.policy())
     }
 
     /// One sentence for who asked.
@@ -54,6 +59,9 @@ impl Refusal {
         match self {
             Self::Denied(decision) => match retry_after(decision) {
                 Some(wait) => format!("Come back in {wait} s."),
+                None if decision.outcomes().any(|outcome| is_violated(&outcome) && outcome.limit() == 0) => {
+                    "No wait helps: this is blocked.".to_owned()
+                }
                 None => "No wait helps: this is more than is ever allowed.".to_owned(),
             },
             Self::Missing(_) => "What requests are counted by is missing.".to_owned(),

@@ -427,6 +427,25 @@ mod tests {
     }
 
     #[test]
+    fn who_only_looks_is_not_among_those_denied_most() {
+        let clock = crate::ManualClock::default();
+        let policies = ["one", "two"].map(|name| Policy::new(name, Quota::per_hour(1)));
+        for count in [1, 2] {
+            let limiter = Limiter::builder().policies(policies[..count].to_vec()).clock(clock.clone()).build().expect("policies");
+            let denied = || limiter.top("one", 9).expect("a policy").iter().map(|ranked| ranked.denied).collect::<Vec<_>>();
+            assert!(limiter.check("a").is_allowed());
+            // Of a key that is there, and of one that is not.
+            for hit in [Hit::from("a"), Hit::from("b").cost(2)] {
+                assert!(!limiter.peek(&hit).is_allowed());
+                let _ = limiter.charge(&hit);
+            }
+            assert_eq!(denied(), []);
+            assert!(!limiter.check("a").is_allowed());
+            assert_eq!(denied(), [1]);
+        }
+    }
+
+    #[test]
     fn states_are_written_anew_before_a_policy_has_too_long_a_past() {
         let limiter = Limiter::in_memory(Quota::per_hour(1000));
         let _ = limiter.check_n("a", 7);

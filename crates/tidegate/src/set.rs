@@ -22,7 +22,7 @@ use crate::{
     label::Label,
     lease,
     receipt::Charged,
-    store::{Amendment, Answer, Ask, Record, memory::Table},
+    store::{Amendment, Answer, Ask, Intent, Record, memory::Table},
     top::Denials,
 };
 
@@ -316,10 +316,10 @@ impl Prepared {
         key.display(self.policy.key.len()).to_string()
     }
 
-    /// Counts an answer, if it is a denial.
+    /// Counts an answer, if it is the denial of somebody who did not only look.
     #[inline]
-    pub(crate) fn count(&self, ask: &Ask, answer: &Answer, now: u64) {
-        if answer.verdict != Verdict::Allowed && ask.enforced && ask.cost > 0 {
+    pub(crate) fn count(&self, ask: &Ask, answer: &Answer, intent: Intent, now: u64) {
+        if answer.verdict != Verdict::Allowed && ask.enforced && ask.cost > 0 && intent == Intent::Check {
             self.denials.count(ask.key, now);
         }
     }

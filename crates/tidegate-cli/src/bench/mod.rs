@@ -51,13 +51,13 @@ pub(crate) struct Command {
     #[arg(long, value_name = "URL")]
     store: Option<String>,
     /// With --store: the policies, and how to speak to the store
-    #[arg(long, value_name = "FILE", requires = "store")]
+    #[arg(long, value_name = "FILE", requires = "store", conflicts_with = "http")]
     config: Option<String>,
     /// With --store and without --config: the one policy
-    #[arg(long, default_value = "100/min", requires = "store", conflicts_with = "config")]
+    #[arg(long, default_value = "100/min", requires = "store", conflicts_with_all = ["config", "http"])]
     quota: Quota,
     /// With --store and without --config: its algorithm
-    #[arg(long, default_value_t, requires = "store", conflicts_with = "config")]
+    #[arg(long, default_value_t, requires = "store", conflicts_with_all = ["config", "http"])]
     algorithm: Algorithm,
     /// Hits per second; flat out unless given
     #[arg(long, value_name = "N", value_parser = rate)]

@@ -194,6 +194,16 @@ impl Sources {
         fs::read_to_string(path).map_err(|error| problem(error).into())
     }
 
+    /// The same, where it can be read as often as somebody likes, and nobody is waited for.
+    pub(crate) fn text_again(&self) -> Result<String, Problems> {
+        if let Some(path) = &self.file
+            && fs::metadata(path).is_ok_and(|file| !file.is_file())
+        {
+            return Err(Problem::new(format!("{} is no file, so it is not read again", path.display())).into());
+        }
+        self.text()
+    }
+
     /// As [`load`](Self::load), for who serves: a file that is empty is refused. Somebody has begun to write it, or the disk is full; nobody
     /// means to have no limits this way.
     ///

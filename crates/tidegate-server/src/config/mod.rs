@@ -121,6 +121,15 @@ impl Config {
         if ![403, 429].contains(&self.forward_auth.denial_status) {
             faults.push(Fault::new("forward_auth.denial_status", "write 429, or 403 for nginx, which takes no 429"));
         }
+        let is_name =
+            |host: &String| !host.is_empty() && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
+        if let Some(host) = self.admin.allowed_hosts.iter().find(|host| !is_name(host)) {
+            let message = format!(
+                "`{}` is no name; write one without a scheme and a port, such as \"limits.example\"",
+                host.escape_debug()
+            );
+            faults.push(Fault::new("admin.allowed_hosts", message));
+        }
         faults.extend(half_a_pair("store", &self.store.cert_file, &self.store.key_file));
         faults.extend(half_a_pair("admin", &self.admin.cert_file, &self.admin.key_file));
         faults.extend(self.listen.faults());

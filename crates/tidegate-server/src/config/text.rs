@@ -307,6 +307,7 @@ impl Meaning for Destination {
         match text {
             "" => Err("nowhere to write to; write \"stderr\" or the path of a file".to_owned()),
             "stderr" => Ok(Self::Stderr),
+            "stdout" => Err("this is for what is said at the start; write \"stderr\" or the path of a file".to_owned()),
             path => Ok(Self::File(path.into())),
         }
     }

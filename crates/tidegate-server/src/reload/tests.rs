@@ -104,6 +104,18 @@ async fn hundreds_of_reloads_with_wrong_files_between_keep_history_and_never_mix
 }
 
 #[tokio::test]
+async fn a_pipe_in_the_place_of_the_file_is_waited_for_by_nobody() {
+    let rig = Rig::new(FAST, "tidegate.toml", |folder| fs::write(folder.join("tidegate.toml"), twins(7)).expect("a file"));
+    let (path, failed) = (rig.folder.path().join("tidegate.toml"), rig.reload.counts().failed);
+    fs::remove_file(&path).expect("removed");
+    nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).expect("a pipe");
+    until("a pipe to be counted as wrong", || rig.reload.counts().failed > failed).await;
+    assert_eq!(rig.limit(), 7);
+    replace(&path, &twins(8));
+    rig.until_limit(8).await;
+}
+
+#[tokio::test]
 async fn a_link_that_is_pointed_elsewhere_is_followed() {
     // As Kubernetes lays out a volume: the file is a link into a link, and the latter is replaced.
     let rig = Rig::new(FAST, "tidegate.toml", |folder| {

@@ -7,7 +7,7 @@ use std::{
 };
 
 use serde::Serialize;
-use tidegate::{Decision, Hit, Outcome, StoreError};
+use tidegate::{Decision, Hit, Outcome, Source, StoreError};
 
 use super::{
     metrics,
@@ -98,7 +98,7 @@ impl Note {
             key: outcome.map(|outcome| shown(outcome.key().to_string())),
             attributes: None,
             cost: outcome.map(Outcome::cost),
-            used: outcome.map(Outcome::used),
+            used: outcome.filter(|outcome| !is_unknown(outcome)).map(Outcome::used),
             limit: outcome.map(Outcome::limit),
             retry_after_ms: outcome.and_then(Outcome::retry_after).map(millis),
             source: outcome.map(|outcome| outcome.source().name()),
@@ -109,11 +109,17 @@ impl Note {
     }
 }
 
+/// Whether nobody knows what is used: a policy denies because the store does not answer, and there is nothing to wait for but that.
+fn is_unknown(outcome: &Outcome<'_>) -> bool {
+    outcome.source() == Source::Fallback && !outcome.is_allowed() && outcome.reset_after().is_zero()
+}
+
 fn reason(outcome: &Outcome<'_>) -> Option<&'static str> {
     match outcome {
         _ if outcome.is_allowed() => None,
         _ if outcome.limit() == 0 => Some("blocked"),
         _ if outcome.is_hopeless() => Some("cost-above-limit"),
+        _ if is_unknown(outcome) => Some("no-store"),
         _ => Some("over-limit"),
     }
 }

@@ -187,7 +187,8 @@ async fn a_quota_that_is_changed_holds_at_once_and_keeps_what_was_counted() {
     assert_eq!(admin.admin("PUT /v1/policies", &[], &tables.to_string()).await.status, 200);
     assert_eq!(client.get("/v1/peek?user=42").await.json()["remaining"], 1);
     assert_eq!(client.get("/v1/peek?user=big").await.json()["remaining"], 9);
-    let more = admin.admin("PATCH /v1/policies/jobs", &[], r#"{"concurrency":{"limit":2}}"#).await;
+    let kind = ("content-type", "application/merge-patch+json");
+    let more = admin.admin("PATCH /v1/policies/jobs", &[kind], r#"{"concurrency":{"limit":2}}"#).await;
     assert_eq!(more.json()["concurrency"], json!({ "limit": 2, "ttl": "1h" }));
 }
 
@@ -240,8 +241,8 @@ async fn what_is_wrong_changes_nothing_and_is_explained() {
     let before = look(&mut admin, "/v1/policies").await;
     for (request, body, status, field) in [
         ("PATCH /v1/policies/per-user", r#"{"quota":"some"}"#, 400, Some("quota")),
-        ("PATCH /v1/policies/per-user", r#"{"quota":null}"#, 400, Some("policy.0.name")),
-        ("PATCH /v1/policies/per-user", r#"{"quota":"3/hour burst 9"}"#, 400, Some("policy.0.quota")),
+        ("PATCH /v1/policies/per-user", r#"{"quota":null}"#, 400, Some("name")),
+        ("PATCH /v1/policies/per-user", r#"{"quota":"3/hour burst 9"}"#, 400, Some("quota")),
         ("PATCH /v1/policies/per-user", r#"{"quotta":"3/hour"}"#, 400, Some("quotta")),
         ("PATCH /v1/policies/per-user", r#"{"name":"other"}"#, 400, Some("name")),
         ("PATCH /v1/policies/per-user", "[]", 400, None),
@@ -253,7 +254,7 @@ async fn what_is_wrong_changes_nothing_and_is_explained() {
             "PUT /v1/policies",
             r#"{"policies":[{"name":"a","quota":"1/s"},{"name":"a","quota":"1/s"}]}"#,
             400,
-            Some("policy.1.name"),
+            Some("policies[1].name"),
         ),
         ("POST /v1/reset", "{}", 400, Some("attributes")),
         ("PUT /v1/policies", r#"{"policies":[["a",[],{},"1/s"]]}"#, 400, Some("policies[0]")),

@@ -112,7 +112,10 @@ impl Client {
             lines.push_str("host: 127.0.0.1\r\n");
         }
         if !body.is_empty() {
-            lines.push_str(&format!("content-type: application/json\r\ncontent-length: {}\r\n", body.len()));
+            lines.push_str(&format!("content-length: {}\r\n", body.len()));
+            if !headers.iter().any(|(name, _)| *name == "content-type") {
+                lines.push_str("content-type: application/json\r\n");
+            }
         }
         self.send(format!("{request} HTTP/1.1\r\n{lines}\r\n{body}").as_bytes()).await.expect("sent");
         self.reply().await.expect("a reply")

@@ -69,6 +69,16 @@ async fn denials_are_written_with_their_reasons_and_nothing_hostile() {
 }
 
 #[tokio::test]
+async fn what_is_denied_because_the_store_is_down_is_not_the_keys_fault() {
+    let store = "[store]\nurl = \"redis://127.0.0.1:1/\"\non_error = \"deny\"\n";
+    let running = Running::start(&format!("{store}[[policy]]\nname = \"all\"\nkey = []\nquota = \"5/s\"\n")).await;
+    assert_eq!(running.client().await.get("/v1/check").await.status, 429);
+    let denials = running.admin().await.admin("GET /v1/denials", &[], "").await.json();
+    let denied = &denials["denials"][0];
+    assert_eq!([&denied["reason"], &denied["used"], &denied["source"]], [&json!("no-store"), &Value::Null, &json!("fallback")]);
+}
+
+#[tokio::test]
 async fn decisions_that_fail_are_written_where_denials_are() {
     let folder = tempfile::tempdir().expect("a folder");
     let log = folder.path().join("decisions.log");

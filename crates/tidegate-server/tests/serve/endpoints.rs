@@ -219,6 +219,19 @@ async fn a_batch_is_decided_in_order_each_hit_by_itself() {
 }
 
 #[tokio::test]
+async fn who_is_blocked_is_told_so() {
+    let running = Running::start(POLICIES).await;
+    let mut client = running.client().await;
+    for (query, detail) in [
+        ("user=mallory", "No wait helps: this is blocked."),
+        ("user=a&cost=11", "No wait helps: this is more than is ever allowed."),
+    ] {
+        let reply = client.get(&format!("/v1/check?{query}")).await;
+        assert_eq!((reply.status, &reply.json()["detail"]), (429, &json!(detail)));
+    }
+}
+
+#[tokio::test]
 async fn as_many_hits_as_may_come_at_once_fit_in_a_body() {
     let running = Running::start(POLICIES).await;
     let hit = json!({"attributes": {"user": "3f2b8c1e-5d4a-4e6b-9c0d-7a8b9c0d1e2f", "ip": "203.0.113.254"}, "cost": 1});

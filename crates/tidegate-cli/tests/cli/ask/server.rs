@@ -116,10 +116,7 @@ exports   3 at once (ttl 5m)             tenant
     for (arguments, said) in [
         (["nobody", "--limit", "5"], "there is no policy `nobody`; `tidegate policies` lists them\n"),
         (["monthly", "--quota", "5/min"], "monthly has no quota; write --limit N\n"),
-        (
-            ["per-ip", "--quota", "5/min burst 9"],
-            "policy.2.quota: policy `per-ip`: a burst needs the algorithm token-bucket or gcra;",
-        ),
+        (["per-ip", "--quota", "5/min burst 9"], "quota: policy `per-ip`: a burst needs the algorithm token-bucket or gcra;"),
     ] {
         let (code, printed, error) = running.tidegate(&[&["policies", "set"][..], &arguments].concat());
         assert_eq!((code, printed.as_str()), (2, ""));

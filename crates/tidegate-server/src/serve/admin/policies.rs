@@ -86,7 +86,7 @@ pub(super) fn change<S: Store>(policies: &Policies<S>, name: &str, bytes: &[u8])
     changed.map_err(|unchanged| match unchanged {
         Unchanged::Unknown => Problem::new(StatusCode::NOT_FOUND, "There is no such policy; GET /v1/policies lists them."),
         Unchanged::Refused(problem) => problem,
-        Unchanged::Wrong(fault) => wrong(fault),
+        Unchanged::Wrong(Fault { key, message }) => Problem::of(key.splitn(3, '.').last().unwrap_or_default(), message),
     })
 }
 
@@ -110,6 +110,8 @@ fn merge(value: &mut Value, patch: Value) {
     *value = Value::Object(fields);
 }
 
+/// What is wrong with policies that replace all others, by the name that it has among them: `policies[1].quota` for `policy.1.quota`.
 pub(super) fn wrong(Fault { key, message }: Fault) -> Problem {
-    Problem::of(key, message)
+    let named = key.strip_prefix("policy.").and_then(|rest| rest.split_once('.'));
+    Problem::of(named.map_or_else(|| key.clone(), |(index, field)| format!("policies[{index}].{field}")), message)
 }

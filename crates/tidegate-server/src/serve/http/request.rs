@@ -343,5 +343,6 @@ fn is_json(head: &Head<'_>) -> bool {
         return true;
     }
     let essence = kind.split(|byte| *byte == b';').next().unwrap_or_default();
-    essence.trim_ascii().eq_ignore_ascii_case(b"application/json")
+    let kinds = ["application/json", "application/merge-patch+json"];
+    kinds.iter().any(|kind| essence.trim_ascii().eq_ignore_ascii_case(kind.as_bytes()))
 }

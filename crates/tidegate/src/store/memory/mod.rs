@@ -265,7 +265,7 @@ impl Memory {
         let record = |((slot, evaluation), ask): ((&mut AnySlot<'_>, Evaluation), &Ask)| {
             let prepared = &set.policies[usize::from(ask.policy)];
             let answer = slot.finish(evaluation, intent, admitted);
-            prepared.count(ask, &answer, now);
+            prepared.count(ask, &answer, intent, now);
             prepared.record(ask, answer)
         };
         Ok(slots.iter_mut().zip(evaluations).zip(asks).map(record).collect())

@@ -101,7 +101,7 @@ impl<S: State> Shards<S> {
                 let charges = intent.charges(ask.cost, evaluation.verdict, true);
                 let answer = if charges { question.charge(&mut entry.state, intent) } else { question.tell(&entry.state) };
                 drop(shard);
-                prepared.count(&ask, &answer, now);
+                prepared.count(&ask, &answer, intent, now);
                 Decision::one(prepared, ask, answer)
             }
             _ => {
@@ -148,7 +148,7 @@ impl<S: State> Shards<S> {
         let mut slot = self.lock(seed, prepared, &ask, now)?;
         let evaluation = slot.evaluate();
         let answer = slot.finish(evaluation, intent, true);
-        prepared.count(&ask, &answer, now);
+        prepared.count(&ask, &answer, intent, now);
         Ok(answer)
     }
 

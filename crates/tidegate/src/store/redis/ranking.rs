@@ -12,7 +12,7 @@ use crate::{
     error::StoreError,
     limiter::Inner,
     set::{PolicySet, Prepared},
-    store::Record,
+    store::{Intent, Record},
     top::{HOUR_US, TOLD},
 };
 
@@ -54,7 +54,9 @@ impl Inner<Redis> {
     /// Counts denials for the ranking, and sees to it that it is written soon.
     pub(super) fn count_denials(self: &Arc<Self>, set: &PolicySet, records: &[Record]) {
         let now = self.clock.now();
-        records.iter().for_each(|record| set.policies[usize::from(record.ask.policy)].count(&record.ask, &record.answer, now));
+        records.iter().for_each(|record| {
+            set.policies[usize::from(record.ask.policy)].count(&record.ask, &record.answer, Intent::Check, now)
+        });
         let any = records.iter().any(|record| record.ask.enforced && record.answer.verdict != Verdict::Allowed);
         if any && !self.store.ranking.swap(true, Relaxed) {
             // The limiter may go while this waits.
