@@ -91,8 +91,8 @@ fn host(told: &[u8]) -> Option<Cow<'_, [u8]>> {
     })
 }
 
-/// The path of a request's target, without the query, and the host that there may be before it. Escapes are what they stand for: `/%6cogin` is `/login` to whoever is behind the
-/// proxy, and so to a policy.
+/// The path of a request's target, without the query and a host that there may be before it. Escapes are what they stand for: `/%6cogin`
+/// is `/login` to whoever is behind the proxy, and so to a policy.
 fn path(target: &[u8]) -> Cow<'_, [u8]> {
     let end = target.iter().position(|byte| matches!(byte, b'?' | b'#')).unwrap_or(target.len());
     let (_, start) = host_and_path(&target[..end]);
