@@ -111,7 +111,8 @@ impl Note {
 
 /// Whether nobody knows what is used: a policy denies because the store does not answer, and there is nothing to wait for but that.
 fn is_unknown(outcome: &Outcome<'_>) -> bool {
-    outcome.source() == Source::Fallback && !outcome.is_allowed() && outcome.reset_after().is_zero()
+    let is_denied = !outcome.is_allowed() && !outcome.is_hopeless();
+    is_denied && outcome.source() == Source::Fallback && outcome.reset_after().is_zero()
 }
 
 fn reason(outcome: &Outcome<'_>) -> Option<&'static str> {

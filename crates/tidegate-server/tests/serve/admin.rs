@@ -190,6 +190,9 @@ async fn a_quota_that_is_changed_holds_at_once_and_keeps_what_was_counted() {
     let kind = ("content-type", "application/merge-patch+json");
     let more = admin.admin("PATCH /v1/policies/jobs", &[kind], r#"{"concurrency":{"limit":2}}"#).await;
     assert_eq!(more.json()["concurrency"], json!({ "limit": 2, "ttl": "1h" }));
+    // Nothing else is a patch.
+    assert_eq!(admin.admin("PUT /v1/policies", &[kind], &tables.to_string()).await.status, 415);
+    assert_eq!(admin.admin("POST /v1/reset", &[kind], r#"{"attributes":{"user":"42"}}"#).await.status, 415);
 }
 
 #[tokio::test]

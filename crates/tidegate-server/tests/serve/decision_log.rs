@@ -76,6 +76,15 @@ async fn what_is_denied_because_the_store_is_down_is_not_the_keys_fault() {
     let denials = running.admin().await.admin("GET /v1/denials", &[], "").await.json();
     let denied = &denials["denials"][0];
     assert_eq!([&denied["reason"], &denied["used"], &denied["source"]], [&json!("no-store"), &Value::Null, &json!("fallback")]);
+    // What is above the limit is that, whoever decides.
+    let running =
+        Running::start(&format!("{}[[policy]]\nname = \"all\"\nkey = []\nquota = \"5/s\"\n", store.replace("deny", "local")))
+            .await;
+    assert_eq!(running.client().await.get("/v1/check?cost=6").await.status, 429);
+    let denials = running.admin().await.admin("GET /v1/denials", &[], "").await.json();
+    let denied = &denials["denials"][0];
+    let told = [&denied["reason"], &denied["used"], &denied["source"]];
+    assert_eq!(told, [&json!("cost-above-limit"), &json!(0), &json!("fallback")]);
 }
 
 #[tokio::test]

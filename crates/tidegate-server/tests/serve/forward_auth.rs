@@ -54,12 +54,19 @@ async fn method_path_host_and_headers_are_attributes() {
     assert_eq!(statuses(&mut client, &[&keyed("a"), &keyed("a"), &keyed("b")]).await, [200, 429, 200]);
 }
 
+/// Once for each path that begins so; targets with the status that each is told.
+async fn paths(prefix: &str, rows: &[(&str, u16)]) {
+    let policy = "[[policy]]\nname = \"paths\"\nkey = [\"path\"]\nquota = \"1/hour\"\n";
+    let running = Running::start(&format!("{policy}match.path.prefix = \"{prefix}\"\n")).await;
+    let mut client = running.client().await;
+    for (target, status) in rows {
+        assert_eq!(client.ask("GET", "/v1/auth", &[("x-forwarded-uri", target)]).await.status, *status, "{target}");
+    }
+}
+
 #[tokio::test]
 async fn a_path_is_the_same_however_it_is_escaped() {
-    let policy = "[[policy]]\nname = \"logins\"\nkey = [\"path\"]\nmatch.path.prefix = \"/login\"\nquota = \"1/hour\"\n";
-    let running = Running::start(policy).await;
-    let mut client = running.client().await;
-    for (target, status) in [
+    let rows = [
         ("/login/a", 200),
         ("/%6cogin/a", 429),
         ("/%6C%6f%67in%2Fa?b=%", 429),
@@ -71,18 +78,14 @@ async fn a_path_is_the_same_however_it_is_escaped() {
         ("/login/%zz", 200),
         ("/login/%%61", 200),
         ("/login/%2561", 200),
-    ] {
-        assert_eq!(client.ask("GET", "/v1/auth", &[("x-forwarded-uri", target)]).await.status, status, "{target}");
-    }
+    ];
+    paths("/login", &rows).await;
 }
 
 #[tokio::test]
 async fn a_path_is_the_same_however_its_target_is_written() {
-    let policy = "[[policy]]\nname = \"all\"\nkey = [\"path\"]\nmatch.path.prefix = \"/\"\nquota = \"1/hour\"\n";
-    let running = Running::start(policy).await;
-    let mut client = running.client().await;
     // nginx tells `?x` of who asks for `http://host?x`, and hands on `/?x`.
-    for (target, status) in [
+    let rows = [
         ("/", 200),
         ("", 429),
         ("?x", 429),
@@ -93,9 +96,8 @@ async fn a_path_is_the_same_however_its_target_is_written() {
         ("http://host:1/login", 429),
         ("HTTPS://u@[::1]:1/%6cogin?x#y", 429),
         ("/http://host/login", 200),
-    ] {
-        assert_eq!(client.ask("GET", "/v1/auth", &[("x-forwarded-uri", target)]).await.status, status, "{target}");
-    }
+    ];
+    paths("/", &rows).await;
 }
 
 #[tokio::test]

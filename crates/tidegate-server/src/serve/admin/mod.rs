@@ -137,7 +137,7 @@ impl<S: Store> Admin<S> {
                 json(&policies::told(&policies.tables()), response);
             }
             Endpoint::Change => {
-                let [before, changed] = policies::change(policies, name, request::body(request)?)?;
+                let [before, changed] = policies::change(policies, name, request::patch(request)?)?;
                 self.audit_change(role, "a policy was changed", &changed.name, [&[before], std::slice::from_ref(&changed)]);
                 json(&policies::shown(&changed), response);
             }

@@ -329,20 +329,25 @@ fn explained<'a, T: Deserialize<'a>>(body: &'a [u8], error: &serde_json::Error) 
 
 /// The body of a request, which says that it is JSON: no page of a browser can send that to another site unasked.
 pub(crate) fn body<'r>(request: &'r Request<'_>) -> Result<&'r [u8], Problem> {
-    if is_json(&request.head) {
+    body_of(&["application/json"], request)
+}
+
+/// The same of a patch, which has a name of its own (RFC 7396) as well.
+pub(crate) fn patch<'r>(request: &'r Request<'_>) -> Result<&'r [u8], Problem> {
+    body_of(&["application/json", "application/merge-patch+json"], request)
+}
+
+fn body_of<'r>(kinds: &[&str], request: &'r Request<'_>) -> Result<&'r [u8], Problem> {
+    if is_one_of(kinds, &request.head) {
         return Ok(request.body);
     }
     let detail = "Send JSON, and say so: Content-Type: application/json.";
     Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail))
 }
 
-fn is_json(head: &Head<'_>) -> bool {
+fn is_one_of(kinds: &[&str], head: &Head<'_>) -> bool {
     let Some(kind) = head.get("content-type") else { return false };
-    // As nearly everybody writes it.
-    if kind == b"application/json" {
-        return true;
-    }
-    let essence = kind.split(|byte| *byte == b';').next().unwrap_or_default();
-    let kinds = ["application/json", "application/merge-patch+json"];
-    kinds.iter().any(|kind| essence.trim_ascii().eq_ignore_ascii_case(kind.as_bytes()))
+    let is = |kind: &[u8]| kinds.iter().any(|known| kind.eq_ignore_ascii_case(known.as_bytes()));
+    // As nearly everybody writes it, with no more to it.
+    is(kind) || is(kind.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii())
 }
