@@ -49,6 +49,12 @@ pub(crate) fn policy_name(text: &str) -> Result<String, String> {
     Err("not the name of a policy; `tidegate policies` lists them".to_owned())
 }
 
+/// A span of time that is not over at once.
+pub(crate) fn some_time(text: &str) -> Result<Duration, String> {
+    let span = Duration::read(text)?;
+    if span.is_zero() { Err("this takes some time; write for example 5s".to_owned()) } else { Ok(span) }
+}
+
 /// The attributes as an object of JSON.
 pub(crate) fn object(attributes: Vec<Attribute>) -> Result<serde_json::Value, Failure> {
     let mut object = serde_json::Map::new();
@@ -100,7 +106,7 @@ pub(crate) struct Flags {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["store", "config"])]
     ca: Option<PathBuf>,
     /// How long to wait for an answer
-    #[arg(long, value_name = "SPAN", default_value = "5s", value_parser = Duration::read)]
+    #[arg(long, value_name = "SPAN", default_value = "5s", value_parser = some_time)]
     timeout: Duration,
     /// Prints the answer in JSON, in one line, as the server sends it
     #[arg(long)]

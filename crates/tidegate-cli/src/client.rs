@@ -28,7 +28,7 @@ use tokio::{
 use tokio_rustls::{
     TlsConnector,
     rustls::{
-        ClientConfig, RootCertStore,
+        self, ClientConfig, RootCertStore,
         crypto::ring,
         pki_types::{CertificateDer, ServerName, pem::PemObject as _},
     },
@@ -149,14 +149,10 @@ impl Client {
         let client = match tls {
             None => Self::over(stream, name, host).await?,
             Some(tls) => {
-                let unproved = |error: &dyn fmt::Display| {
-                    Failure::Unasked(format!(
-                        "{url} does not prove that it is {}: {error}; --ca FILE names whom to believe",
-                        url.host
-                    ))
-                };
-                let known = ServerName::try_from(url.host.clone()).map_err(|error| unproved(&error))?;
-                Self::over(tls.connect(known, stream).await.map_err(|error| unproved(&error))?, name, host).await?
+                let known = ServerName::try_from(url.host.clone())
+                    .map_err(|error| Failure::Usage(format!("{url} cannot be known by a certificate: {error}")))?;
+                let proved = tls.connect(known, stream).await.map_err(|error| unproved(url, papers, &error))?;
+                Self::over(proved, name, host).await?
             }
         };
         Ok(Self { authorization, ..client })
@@ -218,7 +214,10 @@ impl Client {
                 Failure::Unasked(format!("{name} asks for a token; name the file that holds one with --token-file FILE"))
             }
             (StatusCode::FORBIDDEN, _) => Failure::Unasked(format!("{name} refuses: {detail} (--token-file FILE names a token)")),
-            (StatusCode::BAD_REQUEST, Some(field)) => Failure::Usage(format!("{}: {detail}", escaped(&field))),
+            // Who asks here has written no query.
+            (StatusCode::BAD_REQUEST, Some(field)) if field != "query" => {
+                Failure::Usage(format!("{}: {detail}", escaped(&field)))
+            }
             (StatusCode::BAD_REQUEST | StatusCode::NOT_FOUND | StatusCode::PAYLOAD_TOO_LARGE, _) => {
                 Failure::Usage(format!("{name}: {detail}"))
             }
@@ -237,6 +236,21 @@ impl Reply {
 /// An answer that is none of ours.
 fn broken(name: &str, error: &dyn fmt::Display) -> Failure {
     Failure::Unasked(format!("{name} does not answer as tidegate does: {}", escaped(&error.to_string())))
+}
+
+/// Why there is no TLS with a server.
+fn unproved(url: &Url, papers: &Papers, error: &io::Error) -> Failure {
+    let cause = error.get_ref().and_then(|inner| inner.downcast_ref());
+    Failure::Unasked(match (cause, &papers.ca) {
+        (Some(rustls::Error::InvalidMessage(_)), _) => format!("{} does not speak TLS; write http://", url.authority()),
+        (Some(rustls::Error::InvalidCertificate(_)), Some(ca)) => {
+            format!("{url} does not prove that it is {}: {error}; the certificates in {} are not its", url.host, ca.display())
+        }
+        (Some(rustls::Error::InvalidCertificate(_)), None) => {
+            format!("{url} does not prove that it is {}: {error}; --ca FILE names whom to believe", url.host)
+        }
+        _ => format!("{url} does not come to terms about TLS: {error}"),
+    })
 }
 
 fn connector(ca: Option<&Path>) -> Result<TlsConnector, Failure> {

@@ -206,6 +206,7 @@ fn nothing_to_ask_is_said_at_once() {
         let stderr = String::from_utf8(output.stderr).expect("text");
         assert_eq!((output.status.code(), output.stdout.len()), (Some(3), 0), "{stderr}");
         assert!(stderr.starts_with("nothing answers at ") && stderr.contains(&free.to_string()), "{stderr}");
+        assert!(stderr.contains("Connection refused"), "{stderr}");
     }
 }
 

@@ -23,7 +23,7 @@ use self::{
     report::{Live, Summary},
     store::InProcess,
 };
-use crate::{client::Failure, show::print};
+use crate::{asking::some_time, client::Failure, show::print};
 
 /// Asks about random keys and tells how many decisions there were, and how long they took.
 ///
@@ -66,7 +66,7 @@ pub(crate) struct Command {
     #[arg(long, value_name = "N", default_value = "50")]
     connections: NonZeroU16,
     /// How long to ask, such as 30s or 5m
-    #[arg(long, value_name = "SPAN", default_value = "10s", value_parser = Duration::read)]
+    #[arg(long, value_name = "SPAN", default_value = "10s", value_parser = some_time)]
     duration: Duration,
     /// How long to ask before, without counting
     #[arg(long, value_name = "SPAN", default_value = "0s", value_parser = Duration::read)]
@@ -157,7 +157,8 @@ impl Command {
             }
             Backend::Redis(redis) => {
                 let limiter = builder.store(*redis).build().map_err(refused)?;
-                store::up(limiter.store()).await.map_err(|()| Failure::Unasked(format!("nothing answers at {name}")))?;
+                let unanswered = |trouble| Failure::Unasked(format!("nothing answers at {name}: {trouble}"));
+                store::up(limiter.store()).await.map_err(unanswered)?;
                 self.load(&InProcess::new(limiter, &self.attribute), &name).await
             }
         }

@@ -42,8 +42,8 @@ impl<S: Store> Connection for InProcess<S> {
     }
 }
 
-/// Waits for the store to answer, for a while.
-pub(crate) async fn up(redis: &Redis) -> Result<(), ()> {
+/// Waits for the store to answer, for a while; else why it does not.
+pub(crate) async fn up(redis: &Redis) -> Result<(), String> {
     const PATIENCE: Duration = Duration::from_secs(2);
     const GLANCE: Duration = Duration::from_millis(5);
     let up = async {
@@ -51,5 +51,5 @@ pub(crate) async fn up(redis: &Redis) -> Result<(), ()> {
             sleep(GLANCE).await;
         }
     };
-    timeout(PATIENCE, up).await.map_err(|_| ())
+    timeout(PATIENCE, up).await.map_err(|_| redis.status().trouble.unwrap_or_else(|| "it is silent".to_owned()))
 }

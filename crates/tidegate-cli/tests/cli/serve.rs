@@ -123,6 +123,24 @@ fn a_server_that_cannot_start_says_why() {
     }
 }
 
+#[test]
+fn who_waits_for_its_store_can_be_stopped() {
+    let folder = tempdir().expect("a folder");
+    // The system accepts for it, and nobody reads.
+    let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let store = format!("redis://{}/", silent.local_addr().expect("one"));
+    let [port] = free_ports();
+    let http = format!("127.0.0.1:{port}");
+    let mut command = command(folder.path(), &["--http", &http, "--store", &store]);
+    let process = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it runs");
+    while TcpStream::connect(&http).is_err() {
+        std::thread::yield_now();
+    }
+    kill(Pid::from_raw(i32::try_from(process.id()).expect("one")), Signal::SIGTERM).expect("sent");
+    let output = process.wait_with_output().expect("it ends");
+    assert_eq!((output.status.code(), output.stdout.len()), (Some(0), 0), "it has not started: {output:?}");
+}
+
 /// What a server says on standard error that is told to stop once it has started.
 fn said(command: &mut Command) -> String {
     let mut process = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it runs");

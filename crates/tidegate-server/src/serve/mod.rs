@@ -91,19 +91,25 @@ pub async fn run(sources: Sources) -> Result<(), StartError> {
     let mut terminations = signal(SignalKind::terminate()).map_err(StartError::Signals)?;
     // Heard later (`Reload`); until then it would end the process.
     let _hangups = signal(SignalKind::hangup()).map_err(StartError::Signals)?;
-    let server = Server::start(sources, config).await?;
-    let following = tokio::spawn(log.follow(server.config()));
-    {
-        use io::Write as _;
-        // Nobody may be there to read it.
-        let _ = io::stdout().write_all(server.greeting().as_bytes());
-    }
     let mut told = async || {
         tokio::select! {
             _ = interrupts.recv() => "SIGINT",
             _ = terminations.recv() => "SIGTERM",
         }
     };
+    let server = tokio::select! {
+        started = Server::start(sources, config) => started?,
+        signal = told() => {
+            info!("{signal}: stopped before it had started");
+            return Ok(());
+        }
+    };
+    let following = tokio::spawn(log.follow(server.config()));
+    {
+        use io::Write as _;
+        // Nobody may be there to read it.
+        let _ = io::stdout().write_all(server.greeting().as_bytes());
+    }
     // Not in the line itself: one that is not written is not waited in either.
     let signal = told().await;
     match *server.limits.shutdown_delay {

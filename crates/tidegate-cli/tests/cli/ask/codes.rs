@@ -27,6 +27,7 @@ fn each_code_means_what_help_says() {
         (&["check", "user=42", "--cost", "-1"], 2),
         (&["check", "user=42", "--cost", "9007199254740992"], 2),
         (&["check", "user=42", "--timeout", "soon"], 2),
+        (&["check", "user=42", "--timeout", "0s"], 2),
         (&["check", "user=42", "--server", "ftp://127.0.0.1"], 2),
         (&["check", "user=42", "--server", "http://127.0.0.1", "--store", "redis://127.0.0.1/"], 2),
         (&["reset", "user=42", "--token-file", "none"], 2),
@@ -82,6 +83,19 @@ fn what_to_do_is_said() {
         for word in words {
             assert!(said.contains(word), "{arguments:?}: {said}");
         }
+    }
+}
+
+#[test]
+fn what_a_server_refuses_is_told_in_words_of_the_command() {
+    let running = Served::start(PER_USER);
+    for (arguments, expected) in [
+        (&["top", "nobody"][..], "There is no such policy; `tidegate policies` (GET /v1/policies) lists them."),
+        (&["inspect", "nobody", "user=42"], "There is no such policy; `tidegate policies` (GET /v1/policies) lists them."),
+        (&["inspect", "per-user"], "it does not apply: name its key attributes, and a key that has a limit"),
+    ] {
+        let (_, _, said) = running.tidegate(arguments);
+        assert_eq!(said, format!("{}: {expected}\n", running.admin), "{arguments:?}");
     }
 }
 
@@ -157,7 +171,17 @@ fn a_server_with_tls_is_believed_by_its_certificate() {
     // The machine does not know it.
     let (code, _, said) = reset(&[]);
     assert_eq!(code, 3);
-    assert!(said.contains("does not prove") && said.contains("--ca FILE"), "{said}");
+    assert!(said.contains("does not prove") && said.contains("--ca FILE names whom to believe"), "{said}");
+    // Nor does who has the certificate of another.
+    let other =
+        CertificateParams::new(["127.0.0.1".to_owned()]).expect("names").self_signed(&KeyPair::generate().expect("a key"));
+    fs::write(running.folder.path().join("other"), other.expect("signed").pem()).expect("a file");
+    let (code, _, said) = reset(&["--ca", "other"]);
+    assert_eq!(code, 3);
+    assert!(said.contains("does not prove") && said.contains("the certificates in other are not its"), "{said}");
+    let (code, _, said) = reset(&["--ca", "cert", "--admin", &running.http.replace("http://", "https://")]);
+    assert_eq!(code, 3);
+    assert!(said.contains("does not speak TLS; write http://"), "{said}");
     let plain = running.admin.replace("https://", "http://");
     assert_eq!(reset(&["--admin", &plain]).0, 3);
     let localhost = running.admin.replace("127.0.0.1", "localhost");

@@ -42,7 +42,7 @@ use crate::{
 };
 
 /// Policies may be many.
-const MAX_BODY_BYTES: usize = 1 << 20;
+const MAX_BODY_BYTES: usize = 8 << 20;
 
 /// Who comes in, and how.
 pub(crate) struct Entry {
@@ -157,7 +157,8 @@ impl<S: Store> Admin<S> {
             Endpoint::Inspect => json(&self.inspect(query).await?, response),
             Endpoint::Top => json(&self.top(query).await?, response),
             Endpoint::Denials => {
-                let n = parameter(query, "n").map_or(Ok(100), |n| number(n, denials::KEPT))?;
+                let [n] = parameters(query, ["n"])?;
+                let n = n.map_or(Ok(100), |n| number(n, denials::KEPT))?;
                 self.denials(n, response);
             }
         }
@@ -176,7 +177,7 @@ impl<S: Store> Admin<S> {
         let mut told = json!({ "ready": !is_stopping, "store": "up" });
         if let Some(status) = redis.filter(|status| !status.is_up) {
             told["store"] = "degraded".into();
-            told["trouble"] = status.trouble.into();
+            told["trouble"] = status.trouble.as_deref().unwrap_or("no answer").into();
         }
         if let Some(snapshots) = snapshots {
             told["snapshot"] = match (snapshots.saved, snapshots.restored) {
@@ -214,8 +215,9 @@ impl<S: Store> Admin<S> {
 
     async fn top(&self, query: &str) -> Result<Value, Problem> {
         const MOST: usize = 100;
-        let n = parameter(query, "n").map_or(Ok(10), |n| number(n, MOST))?;
-        let names = match parameter(query, "policy") {
+        let [n, policy] = parameters(query, ["n", "policy"])?;
+        let n = n.map_or(Ok(10), |n| number(n, MOST))?;
+        let names = match policy {
             Some(name) => vec![name.to_owned()],
             None => self.shared.policies.tables().into_iter().map(|table| table.name).collect(),
         };
@@ -276,7 +278,7 @@ fn text(body: impl AsRef<[u8]>, kind: &str, response: &mut Response) {
 
 fn unknown(error: ConfigError) -> Problem {
     match error {
-        ConfigError::Unknown(_) => Problem::new(StatusCode::NOT_FOUND, "There is no such policy; GET /v1/policies lists them."),
+        ConfigError::Unknown(_) => policies::unknown(),
         // What is left says what is missing.
         ConfigError::Policy { problem, .. } => Problem::of("query", problem),
         _ => Problem::of("policy", "not a policy"),
@@ -286,6 +288,20 @@ fn unknown(error: ConfigError) -> Problem {
 /// What a query says of `name`. Names of policies and numbers need no escapes.
 fn parameter<'q>(query: &'q str, name: &str) -> Option<&'q str> {
     query.split('&').find_map(|pair| pair.split_once('=').filter(|(known, _)| *known == name).map(|(_, value)| value))
+}
+
+/// What a query says of these names, each once. It says nothing else.
+fn parameters<'q, const N: usize>(query: &'q str, names: [&str; N]) -> Result<[Option<&'q str>; N], Problem> {
+    let mut said = [None; N];
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        let known = names.iter().position(|known| *known == name);
+        let place = known.ok_or_else(|| Problem::of(name, format!("unknown; write {}", names.join(" or "))))?;
+        if said[place].replace(value).is_some() {
+            return Err(Problem::of(name, "this is given twice; send it once"));
+        }
+    }
+    Ok(said)
 }
 
 fn without(query: &str, name: &str) -> String {

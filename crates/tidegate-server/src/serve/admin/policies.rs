@@ -84,10 +84,15 @@ pub(super) fn change<S: Store>(policies: &Policies<S>, name: &str, bytes: &[u8])
         Ok(changed)
     });
     changed.map_err(|unchanged| match unchanged {
-        Unchanged::Unknown => Problem::new(StatusCode::NOT_FOUND, "There is no such policy; GET /v1/policies lists them."),
+        Unchanged::Unknown => unknown(),
         Unchanged::Refused(problem) => problem,
         Unchanged::Wrong(Fault { key, message }) => Problem::of(key.splitn(3, '.').last().unwrap_or_default(), message),
     })
+}
+
+/// There is no policy of a name.
+pub(super) fn unknown() -> Problem {
+    Problem::new(StatusCode::NOT_FOUND, "There is no such policy; `tidegate policies` (GET /v1/policies) lists them.")
 }
 
 /// A JSON merge patch (RFC 7396).

@@ -181,6 +181,9 @@ impl Task {
                     self.caller = Caller::new(&self.health);
                     let began = Instant::now();
                     let lost = self.serve(&mut connection, &mut queue).await;
+                    if let Lost::To(reason) = &lost {
+                        *self.health.trouble.lock() = Some(reason.clone());
+                    }
                     self.up.store(false, Relaxed);
                     match lost {
                         Lost::Done => return,

@@ -133,8 +133,8 @@ pub struct Status {
     /// The server's `maxmemory-policy`, where that could evict the limiter's keys: what they count would be forgotten. Use
     /// `noeviction`.
     pub evicts: Option<String>,
-    /// Why the last try to connect failed, if it did: the word by which the server says so (`NOAUTH`, `WRONGPASS`...), or that there is no
-    /// connection, and what this machine says of that.
+    /// Why the last connection was lost, or the last try to make one has failed since: the word by which the server says so (`NOAUTH`,
+    /// `LOADING`...), or that there is no connection, and what this machine says of that. Nothing while there is one.
     pub trouble: Option<String>,
 }
 
