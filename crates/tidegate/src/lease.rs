@@ -51,24 +51,34 @@ impl PolicySet {
     /// The leases that a hit is about.
     fn leases(&self, hit: &Hit<'_>, digester: &Digester) -> Vec<Lease> {
         let lease = |stance| match stance {
-            Stance::Decides(Ask { key, policy, .. }) => {
+            Stance::Decides(Ask { key, policy, .. }) | Stance::Blocks(Ask { key, policy, .. }) => {
                 let policy = &self.policies[usize::from(policy)].policy;
                 let named = || Lease::new(&policy.name, key, number(hit, &key, digester));
                 (policy.algorithm == Algorithm::Concurrency).then(named)
             }
-            Stance::Blocks(_) | Stance::Silent => None,
+            Stance::Silent => None,
         };
         self.stances(hit, digester).filter_map(lease).collect()
     }
 
     /// The ask for a lease, if its policy is still there.
     pub(crate) fn lease(&self, lease: &Lease) -> Option<Ask> {
+        match self.stance(lease)? {
+            Stance::Decides(ask) | Stance::Blocks(ask) => Some(ask),
+            Stance::Silent => None,
+        }
+    }
+
+    /// What the policy of a lease has to say to its key now.
+    fn stance(&self, lease: &Lease) -> Option<Stance> {
         let index = self.find(&lease.policy).ok()?;
         let prepared = &self.policies[usize::from(index)];
-        match prepared.treat(index, lease.key, lease.number) {
-            Stance::Decides(ask) if prepared.policy.algorithm == Algorithm::Concurrency => Some(ask),
-            _ => None,
-        }
+        (prepared.policy.algorithm == Algorithm::Concurrency).then(|| prepared.treat(index, lease.key, lease.number))
+    }
+
+    /// Whether the key of a lease is blocked, which ends it.
+    fn blocks(&self, lease: &Lease) -> bool {
+        matches!(self.stance(lease), Some(Stance::Blocks(ask)) if ask.enforced)
     }
 }
 
@@ -121,7 +131,7 @@ impl<S: Store> Limiter<S> {
     }
 
     /// Whether a policy of [`concurrency`](crate::Policy::concurrency) applies to the hit: it has all key attributes of one and meets its
-    /// conditions. To [`renew`](Self::renew) a lease where none does is true and means nothing.
+    /// conditions. To [`renew`](Self::renew) a lease where none does, or where the key is unlimited, is true and means nothing.
     pub fn gives_lease_to<'h>(&self, hit: impl Into<Hit<'h>>) -> bool {
         let hit = hit.into();
         let applies = |policy: &Policy| {
@@ -132,9 +142,15 @@ impl<S: Store> Limiter<S> {
     }
 
     /// Makes the leases of a hit last for another time to live from now; the hit names them by its [`lease`](Hit::lease). False where an
-    /// enforced policy's is not held: it has ended, and somebody else may have its place.
+    /// enforced policy's is not held: it has ended, and somebody else may have its place, or its key has been blocked. What the hit still
+    /// holds under other policies lasts until it is released or ends.
     pub fn renew<'h>(&self, hit: impl Into<Hit<'h>>) -> S::Reply<bool> {
-        S::lease(self, self.inner.set.load().leases(&hit.into(), &self.inner.digester), true)
+        self.prolong(self.inner.set.load().leases(&hit.into(), &self.inner.digester))
+    }
+
+    fn prolong(&self, leases: Vec<Lease>) -> S::Reply<bool> {
+        let set = self.inner.set.load();
+        if leases.iter().any(|lease| set.blocks(lease)) { S::known(false) } else { S::lease(self, leases, true) }
     }
 
     /// Ends the leases of a hit; the hit names them by its [`lease`](Hit::lease). False where none was held.
@@ -214,7 +230,7 @@ impl<S: Store> Held<S> {
     pub fn renew(&self) -> S::Reply<bool> {
         let allowed = self.is_allowed();
         match &self.grip {
-            Some(grip) => S::map(S::lease(&grip.limiter, grip.leases.clone(), true), move |held| held && allowed),
+            Some(grip) => S::map(grip.limiter.prolong(grip.leases.clone()), move |held| held && allowed),
             None => S::known(allowed),
         }
     }

@@ -128,7 +128,7 @@ async fn what_names_no_lease_takes_none_but_to_acquire_it() {
 
 #[tokio::test]
 async fn a_lease_is_renewed_where_a_policy_gives_it() {
-    let running = Running::start(&format!("{POLICIES}unlimited = [\"free\"]\n")).await;
+    let running = Running::start(&format!("{POLICIES}unlimited = [\"free\"]\nblocked = [\"bad\"]\n")).await;
     let mut client = running.client().await;
     let none = client.post("/v1/renew", r#"{"attributes":{"user":"a"},"lease":"one"}"#).await;
     assert_eq!((none.status, &none.json()["field"]), (400, &json!("attributes")));
@@ -138,6 +138,11 @@ async fn a_lease_is_renewed_where_a_policy_gives_it() {
         let told = reply.json();
         assert_eq!((reply.status, told["lease"] == "one" || told["held"] == true), (200, true), "{path}: {reply:?}");
     }
+    let blocked = client.post("/v1/renew", r#"{"attributes":{"tenant":"bad"},"lease":"one"}"#).await;
+    assert_eq!(blocked.status, 409, "{blocked:?}");
+    // What costs nothing would take no place.
+    let free = client.post("/v1/acquire", r#"{"attributes":{"tenant":"t"},"cost":0,"lease":"one"}"#).await;
+    assert_eq!((free.status, &free.json()["field"]), (400, &json!("cost")));
 }
 
 #[tokio::test]

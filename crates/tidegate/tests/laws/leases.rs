@@ -13,7 +13,7 @@ use proptest::{
     prelude::*,
     test_runner::{Config, TestRunner},
 };
-use tidegate::{Algorithm, Hit, Limiter, ManualClock, Policy, Quota};
+use tidegate::{Algorithm, Hit, Limiter, ManualClock, Override, Policy, Quota};
 
 use crate::lease_model::{Case, Model, POLICY, Step, Told, answer, case, policy};
 
@@ -215,6 +215,27 @@ fn a_shadow_that_is_full_renews_and_releases_as_if_it_were_not_there() {
         assert!(!limiter.hold("a").renew());
         drop(held);
         assert_eq!(used(), 0);
+    }
+}
+
+/// Who was blocked meanwhile does not go on, and frees its place all the same. A policy that only watches blocks nobody.
+#[test]
+fn a_lease_of_a_key_that_is_blocked_has_ended() {
+    let policy = |is_shadow: bool| {
+        let policy = Policy::concurrency(POLICY, 2, MINUTE);
+        if is_shadow { policy.shadow() } else { policy }
+    };
+    for is_shadow in [false, true] {
+        let limiter = Limiter::builder().policy(policy(is_shadow)).clock(ManualClock::default()).build().unwrap();
+        let job = Hit::from("a").lease("job");
+        assert!(limiter.check(&job).is_allowed());
+        let held = limiter.hold("a");
+        limiter.configure([policy(is_shadow).override_key(["a"], Override::Blocked)]).unwrap();
+        assert_eq!((limiter.renew(&job), held.renew()), (is_shadow, is_shadow));
+        assert_eq!(limiter.renew(Hit::from("a").lease("never given")), is_shadow);
+        assert!(limiter.release(&job) && held.release() && !limiter.release(&job));
+        limiter.configure([policy(is_shadow)]).unwrap();
+        assert!(limiter.peek("a").outcomes().all(|outcome| outcome.used() == 0));
     }
 }
 

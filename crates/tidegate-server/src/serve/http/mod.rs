@@ -100,7 +100,7 @@ impl<S: Store> Http<S> {
                 }
                 let held = self.gate.renew(&hit).await?;
                 if !held {
-                    let detail = "The lease is not held: it has ended, and somebody else may have its place.";
+                    let detail = "The lease is not held: it has ended, and somebody else may have its place, or its key is blocked.";
                     return Err(Problem::new(StatusCode::CONFLICT, detail));
                 }
                 answer::json(&Renewed { held }, response);
@@ -141,6 +141,9 @@ impl<S: Store> Http<S> {
 
     async fn acquire(&self, request: &Request<'_>, response: &mut Response) -> Result<(), Problem> {
         let AcquireBody { attributes, cost, lease: named } = request::json(request::body(request)?)?;
+        if cost.0 == 0 {
+            return Err(Problem::of("cost", "what costs nothing takes no lease; send 1 at least"));
+        }
         let lease = named.as_deref().map_or_else(|| Cow::from(unguessable()), Cow::from);
         let hit = attributes.hit(cost).lease(lease.as_bytes());
         let is_held = self.gate.gives_lease_to(&hit);

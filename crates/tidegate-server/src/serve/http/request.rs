@@ -73,6 +73,7 @@ pub(crate) struct AcquireBody<'a> {
     pub(crate) attributes: Attributes<'a>,
     /// What it costs policies that are not of concurrency.
     #[serde(default)]
+    #[schemars(range(min = 1, max = 9_007_199_254_740_991_u64))]
     pub(crate) cost: Cost,
     /// A name that nobody else uses; one is made up unless given.
     #[serde(default, borrow, deserialize_with = "optional_lease")]
