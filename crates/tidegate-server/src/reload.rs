@@ -7,21 +7,24 @@
 
 use std::{
     collections::BTreeSet,
+    error::Error,
     io,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
+        mpsc::{SyncSender, sync_channel},
     },
+    thread,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use notify::{RecommendedWatcher, RecursiveMode, Watcher as _};
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
-    sync::{Notify, watch},
+    sync::{Notify, oneshot, watch},
     task::JoinHandle,
-    time::{MissedTickBehavior, interval, sleep},
+    time::{MissedTickBehavior, interval, sleep, timeout},
 };
 use tracing::{error, info, warn};
 
@@ -109,7 +112,7 @@ impl Reload {
         let text = sources.text_again().ok();
         text.iter().for_each(|text| tell_overridden(&sources, text));
         let mut reloader = Reloader {
-            folders: Folders::new(&sources, &told),
+            watch: Watch::start(&sources, &told),
             // It may have changed since it was loaded: then it is as if it had not been seen.
             seen: text.filter(|text| sources.load_text(text).as_ref() == Ok(&config)).ok_or_else(String::new),
             sources,
@@ -164,7 +167,7 @@ const MAX_WAITS: usize = 20;
 
 struct Reloader<A> {
     sources: Sources,
-    folders: Folders,
+    watch: Watch,
     /// What was in the file when it was last looked at, or why it could not be read.
     seen: Result<String, String>,
     /// What the process was started with, and still is where it takes a start to change that.
@@ -191,7 +194,7 @@ impl<A: FnMut(&Config) -> Result<(), Problems>> Reloader<A> {
                 () = told.notified() => Cause::Watch,
                 _ = poll.tick() => Cause::Watch,
             };
-            self.folders.follow(&self.sources);
+            self.watch.follow().await;
             let text = settled(&self.sources, pace).await;
             self.take(&cause, text);
         }
@@ -273,14 +276,17 @@ fn needs_restart(old: &Config, new: &Config) -> Vec<String> {
     keys.into_iter().collect()
 }
 
-/// The folders whose changes are told: the file's own, and that of the file which it is a link to.
-struct Folders {
-    watcher: Option<RecommendedWatcher>,
-    watched: BTreeSet<PathBuf>,
+/// Watches the folders that the file is in, on a thread of its own: what tells of changes takes no orders while there are any to tell of.
+struct Watch {
+    orders: Option<SyncSender<oneshot::Sender<()>>>,
 }
 
-impl Folders {
-    fn new(sources: &Sources, told: &Arc<Notify>) -> Self {
+impl Watch {
+    /// As long as it is waited for that all is watched. Changes that are missed then are seen at the next look.
+    const PATIENCE: Duration = Duration::from_secs(1);
+
+    fn start(sources: &Sources, told: &Arc<Notify>) -> Self {
+        let Some(path) = sources.path().map(PathBuf::from) else { return Self { orders: None } };
         let told = Arc::clone(told);
         let tell = move |event: notify::Result<notify::Event>| {
             // That somebody reads is no news; it would be us.
@@ -288,26 +294,50 @@ impl Folders {
                 told.notify_one();
             }
         };
-        let watcher = notify::recommended_watcher(tell);
-        if let Err(error) = &watcher {
+        let (orders, ordered) = sync_channel::<oneshot::Sender<()>>(1);
+        let start = || -> Result<(), Box<dyn Error>> {
+            let mut folders = Folders { watcher: notify::recommended_watcher(tell)?, watched: BTreeSet::new() };
+            let follow = move || {
+                for done in ordered {
+                    folders.follow(&path);
+                    let _ = done.send(());
+                }
+            };
+            thread::Builder::new().name("watch".to_owned()).spawn(follow)?;
+            Ok(())
+        };
+        if let Err(error) = start() {
             warn!("changes of the configuration are seen late, they are not told here: {error}");
         }
-        let mut folders = Self { watcher: watcher.ok(), watched: BTreeSet::new() };
-        folders.follow(sources);
-        folders
+        Self { orders: Some(orders) }
     }
 
-    /// Watches what the file is in now. One that was watched may have been replaced: it is watched again.
-    fn follow(&mut self, sources: &Sources) {
-        let (Some(watcher), Some(path)) = (&mut self.watcher, sources.path()) else { return };
+    /// Watches what the file is in now.
+    async fn follow(&self) {
+        let (done, is_done) = oneshot::channel();
+        if self.orders.as_ref().is_some_and(|orders| orders.try_send(done).is_ok()) {
+            let _ = timeout(Self::PATIENCE, is_done).await;
+        }
+    }
+}
+
+/// The folders whose changes are told: the file's own, and that of the file which it is a link to.
+struct Folders {
+    watcher: RecommendedWatcher,
+    watched: BTreeSet<PathBuf>,
+}
+
+impl Folders {
+    /// One that was watched may have been replaced: it is watched again.
+    fn follow(&mut self, path: &Path) {
         let paths = [std::path::absolute(path), path.canonicalize()];
         let folders = paths.into_iter().flatten().filter_map(|path| path.parent().map(PathBuf::from)).collect();
         for gone in self.watched.difference(&folders) {
-            let _ = watcher.unwatch(gone);
+            let _ = self.watcher.unwatch(gone);
         }
         for folder in &folders {
             // One that is not there is looked for again when the file is.
-            let _ = watcher.watch(folder, RecursiveMode::NonRecursive);
+            let _ = self.watcher.watch(folder, RecursiveMode::NonRecursive);
         }
         self.watched = folders;
     }

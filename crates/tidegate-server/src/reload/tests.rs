@@ -103,6 +103,44 @@ async fn hundreds_of_reloads_with_wrong_files_between_keep_history_and_never_mix
     assert_eq!(config.policies().expect("right"), rig.limiter.policies());
 }
 
+/// What watches a folder answers only when nothing is happening there, which nobody is to wait for: not the limiter whose state is to be
+/// written when all that has it is gone.
+#[test]
+fn a_folder_where_something_is_written_without_end_holds_up_nobody() {
+    let stop = Arc::new(AtomicBool::new(false));
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
+    let rig = runtime.block_on(async {
+        Rig::new(FAST, "tidegate.toml", |folder| fs::write(folder.join("tidegate.toml"), twins(7)).expect("a file"))
+    });
+    let write = |writer: usize| {
+        let (path, stop) = (rig.folder.path().join(writer.to_string()), Arc::clone(&stop));
+        thread::spawn(move || {
+            let mut file = fs::File::create(path).expect("a file");
+            while !stop.load(Relaxed) {
+                io::Write::write_all(&mut file, b".").expect("written");
+            }
+        })
+    };
+    let writers: Vec<_> = (0..8).map(write).collect();
+    // As long as it takes to be told of more than has been read.
+    thread::sleep(Duration::from_secs(1));
+    replace(&rig.folder.path().join("tidegate.toml"), &twins(8));
+    runtime.block_on(rig.until_limit(8));
+    let (ended, has_ended) = std::sync::mpsc::channel();
+    let Rig { folder, limiter, reload } = rig;
+    let left = Arc::downgrade(&reload.counts);
+    thread::spawn(move || {
+        drop((limiter, reload));
+        drop(runtime);
+        let _ = ended.send(left.strong_count());
+    });
+    let ended = has_ended.recv_timeout(Duration::from_secs(10));
+    stop.store(true, Relaxed);
+    writers.into_iter().for_each(|writer| writer.join().expect("nobody minds"));
+    assert_eq!(ended, Ok(0));
+    drop(folder);
+}
+
 #[tokio::test]
 async fn a_pipe_in_the_place_of_the_file_is_waited_for_by_nobody() {
     let rig = Rig::new(FAST, "tidegate.toml", |folder| fs::write(folder.join("tidegate.toml"), twins(7)).expect("a file"));
