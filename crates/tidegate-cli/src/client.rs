@@ -243,6 +243,10 @@ fn unproved(url: &Url, papers: &Papers, error: &io::Error) -> Failure {
     let cause = error.get_ref().and_then(|inner| inner.downcast_ref());
     Failure::Unasked(match (cause, &papers.ca) {
         (Some(rustls::Error::InvalidMessage(_)), _) => format!("{} does not speak TLS; write http://", url.authority()),
+        // What `openssl req -x509` makes unless it is told otherwise.
+        (Some(rustls::Error::InvalidCertificate(_)), _) if error.to_string().contains("CaUsedAsEndEntity") => {
+            format!("{url} has the certificate of an authority, which is to sign others; make one with basicConstraints=CA:FALSE")
+        }
         (Some(rustls::Error::InvalidCertificate(_)), Some(ca)) => {
             format!("{url} does not prove that it is {}: {error}; the certificates in {} are not its", url.host, ca.display())
         }

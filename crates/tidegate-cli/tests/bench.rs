@@ -164,7 +164,9 @@ fn a_server_that_stands_still_is_seen_by_who_should_have_been_answered() {
 #[test]
 fn what_is_never_answered_is_told_of() {
     let url = stub(|_, _| {});
-    let summary = summary(&["--http", &url, "--connections", "2", "--duration", "500ms", "--rate", "100"]);
+    let asked = output(&["--http", &url, "--connections", "2", "--duration", "500ms", "--rate", "100", "--json"]);
+    assert_eq!((asked.status.code(), asked.stderr.as_slice()), (Some(3), &b"nothing was decided\n"[..]));
+    let summary: Value = serde_json::from_slice(&asked.stdout).expect("JSON");
     assert_eq!((number(&summary, "decisions"), number(&summary, "failed")), (0, 0), "{summary}");
     assert!((49..=51).contains(&number(&summary, "unanswered")), "{summary}");
     assert!(summary["latency_us"]["p50"].as_f64().expect("one") >= 200_000.0, "{summary}");

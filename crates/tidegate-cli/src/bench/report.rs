@@ -113,9 +113,9 @@ impl Summary {
         }
     }
 
-    /// Whether all that was asked has failed.
+    /// Whether something was asked, and none of it decided.
     pub(crate) fn has_nothing(&self) -> bool {
-        self.decisions == 0 && self.failed > 0
+        self.decisions == 0 && self.failed + self.unanswered > 0
     }
 
     pub(crate) fn json(&self) -> String {

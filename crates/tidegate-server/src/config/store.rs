@@ -2,7 +2,8 @@
 //! before: a configuration can be checked where its secrets are not.
 
 use std::{
-    fs,
+    fs::{self, File},
+    hash::{BuildHasher as _, RandomState},
     num::{NonZeroU64, NonZeroUsize},
     path::{Path, PathBuf},
     process,
@@ -152,8 +153,8 @@ impl StoreTable {
             return wrong(folder, "is not there; make this folder, or name a file in another");
         }
         // Tried and not asked: what is asked says little of who may do everything, and nothing of the file system.
-        let probe = folder.join(format!(".tidegate-{}", process::id()));
-        match fs::write(&probe, "").and_then(|()| fs::remove_file(&probe)) {
+        let probe = folder.join(format!(".tidegate-{:016x}", RandomState::new().hash_one(process::id())));
+        match File::create_new(&probe).and_then(|_| fs::remove_file(&probe)) {
             Ok(()) => Ok(()),
             Err(error) => wrong(folder, &format!("cannot be written in: {error}")),
         }

@@ -85,6 +85,12 @@ async fn each_endpoint_is_for_who_has_the_role() {
         let running = Running::start(&format!("{settings}{PER_USER}")).await;
         let mut client = running.admin().await;
         for (bearer, role) in bearers {
+            // What there is not is told to those who may look.
+            for request in ["GET /nope", "DELETE /v1/policies"] {
+                let headers = if bearer.is_empty() { vec![] } else { vec![("authorization", *bearer)] };
+                let reply = client.admin(request, &headers, "").await;
+                assert_eq!(reply.status == 401, *role == "anyone", "{settings} {bearer} {request}: {reply:?}");
+            }
             for (request, body, needed) in ENDPOINTS {
                 let headers = if bearer.is_empty() { vec![] } else { vec![("authorization", *bearer)] };
                 let reply = client.admin(request, &headers, body).await;
@@ -264,6 +270,7 @@ async fn what_is_wrong_changes_nothing_and_is_explained() {
         ("PATCH /v1/policies/per-user", r#"{"quota":null,"concurrency":[7,"1m"]}"#, 400, Some("concurrency")),
         ("GET /v1/inspect", "", 400, Some("policy")),
         ("GET /v1/inspect?policy=per-user", "", 400, Some("query")),
+        ("GET /v1/inspect?policy=per-user&policy=other&user=1", "", 400, Some("policy")),
         ("GET /v1/inspect?policy=nobody&user=1", "", 404, None),
         ("GET /v1/top?policy=nobody", "", 404, None),
         ("GET /v1/top?n=0", "", 400, Some("n")),

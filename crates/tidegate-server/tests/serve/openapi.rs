@@ -102,6 +102,7 @@ async fn answers_are_what_the_document_says() {
         assert_eq!(reply.status, status, "{path} {body}: {reply:?}");
         let (named, kind) = match status {
             200 => ("200", "application/json"),
+            409 => ("409", "application/problem+json"),
             429 => ("429", "application/problem+json"),
             _ => ("default", "application/problem+json"),
         };
@@ -128,4 +129,25 @@ async fn every_field_of_a_decision_is_in_the_document() {
     let schemas = &document["components"]["schemas"];
     assert_eq!(names(&answer), names(&schemas["Decision"]["properties"]));
     assert_eq!(names(&answer["outcomes"][0]), names(&schemas["Outcome"]["properties"]));
+    for (path, of, status) in [("/v1/acquire", "post", 429), ("/v1/check", "get", 200), ("/v1/check", "get", 429)] {
+        let reply = match of {
+            "post" => client.post(path, r#"{"attributes":{"tenant":"t"}}"#).await,
+            _ => client.get(&format!("{path}?user=a")).await,
+        };
+        assert_eq!(reply.status, status);
+        let response = &document["paths"][path][of]["responses"][status.to_string()];
+        // What any answer has is not there.
+        let common = ["content-type", "content-length", "date", "cache-control"];
+        let sent = reply.headers.iter().map(|(name, _)| name.as_str()).filter(|name| !common.contains(name));
+        let named: std::collections::BTreeSet<_> =
+            names(&response["headers"]).iter().map(|name| name.to_lowercase()).collect();
+        assert_eq!(sent.map(str::to_owned).collect::<std::collections::BTreeSet<_>>(), named, "{reply:?}");
+        if status == 429 {
+            let [problem, denial, decision] =
+                ["Problem", "Denial", "Decision"].map(|part| names(&schemas[part]["properties"]));
+            let sent = names(&reply.json());
+            assert!(denial.is_subset(&sent), "{reply:?}");
+            assert!(sent.iter().all(|name| [&problem, &denial, &decision].iter().any(|part| part.contains(name))), "{reply:?}");
+        }
+    }
 }

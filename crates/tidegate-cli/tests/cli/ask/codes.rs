@@ -2,7 +2,7 @@
 
 use std::{fs, net::TcpListener};
 
-use rcgen::{CertificateParams, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
 
 use super::{Served, ended, tidegate};
 
@@ -151,18 +151,33 @@ fn a_token_comes_from_a_file_and_its_lack_is_told() {
     }
 }
 
-#[test]
-fn a_server_with_tls_is_believed_by_its_certificate() {
+/// A server with TLS, and its certificate in the file `cert`.
+fn with_tls(is_ca: IsCa) -> Served {
     let folder = tempfile::tempdir().expect("a folder");
     let key = KeyPair::generate().expect("a key");
-    let certificate = CertificateParams::new(["127.0.0.1".to_owned()]).expect("names").self_signed(&key).expect("signed");
+    let mut certificate = CertificateParams::new(["127.0.0.1".to_owned()]).expect("names");
+    certificate.is_ca = is_ca;
+    let certificate = certificate.self_signed(&key).expect("signed");
     let texts = [("cert", certificate.pem()), ("key", key.serialize_pem()), ("token", "t".to_owned())];
     for (name, text) in texts {
         fs::write(folder.path().join(name), text).expect("a file");
     }
     let admin = "[admin]\ncert_file = \"cert\"\nkey_file = \"key\"\nwrite_token_file = \"token\"\n";
     fs::write(folder.path().join("tidegate.toml"), format!("{admin}{PER_USER}")).expect("a file");
-    let running = Served::start_in(folder);
+    Served::start_in(folder)
+}
+
+#[test]
+fn the_certificate_of_an_authority_is_no_servers() {
+    let running = with_tls(IsCa::Ca(BasicConstraints::Unconstrained));
+    let (code, _, said) = running.tidegate(&["reset", "user=42", "--token-file", "token", "--ca", "cert"]);
+    assert_eq!(code, 3);
+    assert!(said.contains("basicConstraints=CA:FALSE"), "{said}");
+}
+
+#[test]
+fn a_server_with_tls_is_believed_by_its_certificate() {
+    let running = with_tls(IsCa::NoCa);
     assert!(running.admin.starts_with("https://127.0.0.1:"), "{}", running.admin);
     let reset = |more: &[&str]| running.tidegate(&[&["reset", "user=42", "--token-file", "token"], more].concat());
     assert_eq!(reset(&["--ca", "cert"]).0, 0);

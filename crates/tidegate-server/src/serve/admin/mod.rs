@@ -102,8 +102,11 @@ impl<S: Store> Admin<S> {
         let found = routes::find(head.method, head.path);
         let needed = found.as_ref().map_or(Role::Write, |(route, _)| route.role);
         access.admit(head, needed).map_err(Stopped::Refused)?;
+        // What there is is for those to know who may look.
+        let needed = found.as_ref().map_or(Role::Read, |(route, _)| route.role);
+        let role = access.grant(head, needed).map_err(Stopped::Refused)?;
         let (route, name) = found.map_err(Stopped::Lost)?;
-        Ok((route, name, access.grant(head, route.role).map_err(Stopped::Refused)?))
+        Ok((route, name, role))
     }
 
     /// Takes note of who was refused.
@@ -147,7 +150,8 @@ impl<S: Store> Admin<S> {
                 let decision =
                     told.inspect_err(|_| self.audit(role, "a key was to be reset, and the store has not said if it is", ""))?;
                 let names: Vec<&str> = decision.outcomes().map(|outcome| outcome.policy()).collect();
-                self.audit(role, "a key was reset", &names.join(", "));
+                let what = if names.is_empty() { "no key was reset, as no policy applies" } else { "a key was reset" };
+                self.audit(role, what, &names.join(", "));
                 let key = |outcome: Outcome<'_>| {
                     let (key, remaining) = (outcome.key().to_string(), outcome.remaining());
                     json!({ "policy": outcome.policy(), "key": key, "limit": outcome.limit(), "remaining": remaining })
@@ -194,9 +198,14 @@ impl<S: Store> Admin<S> {
     }
 
     async fn inspect(&self, query: &str) -> Result<Value, Problem> {
-        let policy =
-            parameter(query, "policy").ok_or_else(|| Problem::of("policy", "name a policy: ?policy=NAME&ATTRIBUTE=VALUE"))?;
-        let rest = without(query, "policy");
+        let (named, rest): (Vec<&str>, Vec<&str>) = query.split('&').partition(|pair| pair.starts_with("policy="));
+        // Names of policies need no escapes.
+        let policy = match *named {
+            [named] => &named["policy=".len()..],
+            [] => return Err(Problem::of("policy", "name a policy: ?policy=NAME&ATTRIBUTE=VALUE")),
+            _ => return Err(Problem::of("policy", TWICE)),
+        };
+        let rest = rest.join("&");
         let HitBody { attributes, cost } = request::query(&rest)?;
         let reply = self.shared.policies.limiter().inspect(policy, attributes.hit(cost)).map_err(unknown)?;
         let stored = S::told(reply).await?;
@@ -285,11 +294,6 @@ fn unknown(error: ConfigError) -> Problem {
     }
 }
 
-/// What a query says of `name`. Names of policies and numbers need no escapes.
-fn parameter<'q>(query: &'q str, name: &str) -> Option<&'q str> {
-    query.split('&').find_map(|pair| pair.split_once('=').filter(|(known, _)| *known == name).map(|(_, value)| value))
-}
-
 /// What a query says of these names, each once. It says nothing else.
 fn parameters<'q, const N: usize>(query: &'q str, names: [&str; N]) -> Result<[Option<&'q str>; N], Problem> {
     let mut said = [None; N];
@@ -298,16 +302,13 @@ fn parameters<'q, const N: usize>(query: &'q str, names: [&str; N]) -> Result<[O
         let known = names.iter().position(|known| *known == name);
         let place = known.ok_or_else(|| Problem::of(name, format!("unknown; write {}", names.join(" or "))))?;
         if said[place].replace(value).is_some() {
-            return Err(Problem::of(name, "this is given twice; send it once"));
+            return Err(Problem::of(name, TWICE));
         }
     }
     Ok(said)
 }
 
-fn without(query: &str, name: &str) -> String {
-    let others: Vec<&str> = query.split('&').filter(|pair| pair.split('=').next() != Some(name)).collect();
-    others.join("&")
-}
+const TWICE: &str = "this is given twice; send it once";
 
 fn number(text: &str, most: usize) -> Result<usize, Problem> {
     let number = text.parse().ok().filter(|number| (1..=most).contains(number));

@@ -46,6 +46,19 @@ pub(crate) struct DecisionBody<'d> {
     outcomes: &'d Decision,
 }
 
+/// What a denial tells beside the problem that it is and the decision.
+#[derive(JsonSchema)]
+#[schemars(rename = "Denial", rename_all = "kebab-case")]
+#[expect(dead_code, reason = "what is written is `Refusal::body`")]
+pub(crate) struct DenialBody {
+    /// The policies that deny.
+    violated_policies: Vec<String>,
+    /// When to come back, in seconds; not there where no wait helps.
+    #[schemars(with = "u64")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_after: Option<u64>,
+}
+
 /// What one policy answered.
 #[derive(JsonSchema)]
 #[schemars(rename = "Outcome")]

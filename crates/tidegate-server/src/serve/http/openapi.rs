@@ -4,9 +4,10 @@ use std::sync::LazyLock;
 
 use schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};
 use serde_json::{Map, Value, json};
+use tidegate::Quota;
 
 use super::{
-    answer::{BatchAnswer, DecisionBody, Released, Renewed},
+    answer::{BatchAnswer, DecisionBody, DenialBody, Released, Renewed},
     problem::Problem,
     request::{AcquireBody, BatchBody, HitBody, LeaseBody, RefundBody, SettleBody},
     routes::{Endpoint, Methods, ROUTES, Route},
@@ -83,12 +84,28 @@ fn operation(route: &Route, ask: Ask, schemas: &mut SchemaGenerator) -> Value {
         },
     );
     let denied = match endpoint {
-        Check | Acquire => Some(json!({ "allOf": [schema::<Problem>(schemas), schema::<DecisionBody<'_>>(schemas)] })),
+        Check | Acquire => {
+            let parts = [schema::<Problem>(schemas), schema::<DenialBody>(schemas), schema::<DecisionBody<'_>>(schemas)];
+            Some(json!({ "allOf": parts }))
+        }
         // For the client of a proxy, whom the decision does not concern.
-        Auth => Some(schema::<Problem>(schemas)),
+        Auth => Some(json!({ "allOf": [schema::<Problem>(schemas), schema::<DenialBody>(schemas)] })),
         _ => None,
     };
-    responses.extend(denied.map(|denied| ("429".to_owned(), content("Denied.", "application/problem+json", denied))));
+    if matches!(endpoint, Check | Peek | Charge | Refund | Settle | Acquire | Auth) {
+        responses["200"]["headers"] = headers(&STANDING);
+    }
+    responses.extend(denied.map(|denied| {
+        let mut denied = content("Denied.", "application/problem+json", denied);
+        denied["headers"] = headers(&[&STANDING[..], &[("Retry-After", "When to come back, in seconds.")]].concat());
+        ("429".to_owned(), denied)
+    }));
+    let gone = match endpoint {
+        Acquire => Some("Who asked has closed its side, and the lease was given back."),
+        Renew => Some("The lease is not held any more."),
+        _ => None,
+    };
+    responses.extend(gone.map(|gone| ("409".to_owned(), content(gone, "application/problem+json", schema::<Problem>(schemas)))));
     if endpoint == Auth {
         responses.insert("403".to_owned(), json!({ "description": "Denied, where `forward_auth.denial_status` is 403." }));
     }
@@ -102,7 +119,10 @@ fn operation(route: &Route, ask: Ask, schemas: &mut SchemaGenerator) -> Value {
     }
     if ask == Ask::Query && body.is_some() {
         operation["parameters"] = json!([
-            { "name": "cost", "in": "query", "schema": { "type": "integer", "minimum": 0, "default": 1 } },
+            {
+                "name": "cost", "in": "query",
+                "schema": { "type": "integer", "minimum": 0, "maximum": Quota::MAX, "default": 1 },
+            },
             {
                 "name": "attributes", "in": "query", "style": "form", "explode": true,
                 "description": "Every other parameter is an attribute.",
@@ -111,6 +131,20 @@ fn operation(route: &Route, ask: Ask, schemas: &mut SchemaGenerator) -> Value {
         ]);
     }
     operation
+}
+
+/// How keys stand.
+const STANDING: [(&str, &str); 2] = [
+    ("RateLimit-Policy", "The quotas. Another `headers.dialect` has other names for it, or none."),
+    ("RateLimit", "What is left of them, and when there is more. Another `headers.dialect` has other names for it, or none."),
+];
+
+fn headers(told: &[(&str, &str)]) -> Value {
+    let header = |(name, meaning): &(&str, &str)| {
+        let kind = if *name == "Retry-After" { "integer" } else { "string" };
+        ((*name).to_owned(), json!({ "description": meaning, "schema": { "type": kind } }))
+    };
+    told.iter().map(header).collect::<Map<String, Value>>().into()
 }
 
 fn content(description: &str, kind: &str, schema: Value) -> Value {

@@ -79,8 +79,9 @@ impl Problem {
 impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
         let detail = match error {
-            StoreError::Timeout => "The store has not answered in time; whether it has done what was asked is not known.",
-            _ => "The store does not answer.",
+            StoreError::Timeout => "The store has not answered in time; whether it has done what was asked is not known.".into(),
+            StoreError::Refused(code) => Cow::from(format!("The store has refused: {}.", code.escape_debug())),
+            _ => "The store does not answer.".into(),
         };
         Self::new(StatusCode::SERVICE_UNAVAILABLE, detail)
     }

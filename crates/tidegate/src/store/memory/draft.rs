@@ -11,19 +11,22 @@ use std::{
 /// A new file beside the one that it is to replace; removed if it does not.
 pub(super) struct Draft {
     path: PathBuf,
+    place: PathBuf,
     pub(super) file: File,
 }
 
 impl Draft {
+    /// Links are followed, and stay.
     pub(super) fn beside(path: &Path) -> io::Result<Self> {
-        let name = path.file_name().ok_or(ErrorKind::InvalidInput)?;
+        let place = linked(path);
+        let name = place.file_name().ok_or(ErrorKind::InvalidInput)?;
         loop {
             // A name that no other process has, nor another thread.
             let random = RandomState::new().hash_one(name);
             let mut own = OsStr::new(".").to_owned();
             own.push(name);
             own.push(format!(".{random:016x}.tmp"));
-            let path = path.with_file_name(own);
+            let path = place.with_file_name(own);
             let mut options = OpenOptions::new();
             options.write(true).create_new(true);
             #[cfg(unix)]
@@ -31,7 +34,7 @@ impl Draft {
             let file = options.open(&path)?;
             // Locked, it is not cleared away. Where there are no locks, nothing is.
             let _ = file.lock();
-            let draft = Self { path, file };
+            let draft = Self { path, place: place.clone(), file };
             // Unless it was cleared away before it was locked.
             if draft.path.exists() {
                 return Ok(draft);
@@ -40,11 +43,11 @@ impl Draft {
     }
 
     /// On the disk first, then in its place.
-    pub(super) fn replace(self, path: &Path) -> io::Result<()> {
+    pub(super) fn replace(self) -> io::Result<()> {
         self.file.sync_all()?;
-        fs::rename(&self.path, path)?;
+        fs::rename(&self.path, &self.place)?;
         #[cfg(unix)]
-        File::open(folder(path))?.sync_all()?;
+        File::open(folder(&self.place))?.sync_all()?;
         Ok(())
     }
 }
@@ -54,6 +57,18 @@ impl Drop for Draft {
         // It is not there if it has replaced the other.
         let _ = fs::remove_file(&self.path);
     }
+}
+
+/// What a path is a link to, be it there or not; itself if it is none.
+pub(super) fn linked(path: &Path) -> PathBuf {
+    /// As many as the system follows.
+    const MAX_LINKS: usize = 40;
+    let mut path = path.to_owned();
+    for _ in 0..MAX_LINKS {
+        let Ok(to) = fs::read_link(&path) else { break };
+        path = folder(&path).join(to);
+    }
+    path
 }
 
 /// Removes the drafts for `path` of those who died over them.
@@ -82,6 +97,23 @@ fn folder(path: &Path) -> &Path {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[cfg(unix)]
+    #[test]
+    fn a_link_stays_one_and_what_it_is_to_is_replaced() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let [link, disk] = ["link", "disk"].map(|name| folder.path().join(name));
+        fs::create_dir(&disk).expect("a folder to write to");
+        std::os::unix::fs::symlink("disk/place", &link).expect("a folder to write to");
+        for text in ["one", "two"] {
+            let mut draft = Draft::beside(&link).expect("a folder to write to");
+            io::Write::write_all(&mut draft.file, text.as_bytes()).expect("written");
+            draft.replace().expect("replaced");
+            assert_eq!(fs::read_to_string(disk.join("place")).expect("it is there"), text);
+            assert!(link.is_symlink());
+        }
+        assert_eq!(fs::read_dir(disk).expect("a folder").count(), 1);
+    }
 
     #[test]
     fn what_is_being_written_is_not_cleared_away_nor_what_is_not_ours() {

@@ -147,7 +147,7 @@ impl Memory {
 
     /// Reads the snapshot, if there is to be one.
     pub(super) fn restore_snapshot(&mut self, max_keys: usize, now: u64) -> Option<PolicySet> {
-        let path = self.snapshots.wanted.as_ref()?.path.clone();
+        let path = draft::linked(&self.snapshots.wanted.as_ref()?.path);
         draft::clear_away(&path);
         let read = match File::open(&path) {
             Ok(mut file) => self.read(&mut file, max_keys, now).map(Some),
@@ -257,7 +257,7 @@ impl Inner<Memory> {
         self.store.ledger.save(&made(&set.policies), &mut to);
         drop(replacing);
         let bytes = to.finish()?;
-        new.replace(path)?;
+        new.replace()?;
         Ok(Saved { at: time(now), keys, bytes })
     }
 }
