@@ -109,12 +109,18 @@ impl Reload {
         let counts = Arc::new(Counts::default());
         let (newest, receiver) = watch::channel(Arc::new(config.clone()));
         let told = Arc::new(Notify::new());
-        let text = sources.text_again().ok();
+        let text = sources.text_again();
         text.iter().for_each(|text| tell_overridden(&sources, text));
+        let seen = match text {
+            Ok(text) if sources.load_text(&text).as_ref() == Ok(&config) => Ok(text),
+            // What it was loaded from.
+            Err(problems) if sources.is_read_once() => Err(problems.to_string()),
+            // It has changed since: then it is as if it had not been seen.
+            _ => Err(String::new()),
+        };
         let mut reloader = Reloader {
             watch: Watch::start(&sources, &told),
-            // It may have changed since it was loaded: then it is as if it had not been seen.
-            seen: text.filter(|text| sources.load_text(text).as_ref() == Ok(&config)).ok_or_else(String::new),
+            seen,
             sources,
             started: config,
             newest,

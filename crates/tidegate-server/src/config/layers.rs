@@ -196,12 +196,17 @@ impl Sources {
 
     /// The same, where it can be read as often as somebody likes, and nobody is waited for.
     pub(crate) fn text_again(&self) -> Result<String, Problems> {
-        if let Some(path) = &self.file
-            && fs::metadata(path).is_ok_and(|file| !file.is_file())
-        {
-            return Err(Problem::new(format!("{} is no file, so it is not read again", path.display())).into());
+        match &self.file {
+            Some(path) if self.is_read_once() => {
+                Err(Problem::new(format!("{} is no file, so it is not read again", path.display())).into())
+            }
+            _ => self.text(),
         }
-        self.text()
+    }
+
+    /// Whether it is a pipe or a device: what was in it is gone when it is read.
+    pub(crate) fn is_read_once(&self) -> bool {
+        self.file.as_ref().is_some_and(|path| fs::metadata(path).is_ok_and(|file| !file.is_file()))
     }
 
     /// As [`load`](Self::load), for who serves: a file that is empty is refused. Somebody has begun to write it, or the disk is full; nobody

@@ -153,6 +153,22 @@ async fn a_pipe_in_the_place_of_the_file_is_waited_for_by_nobody() {
     rig.until_limit(8).await;
 }
 
+/// As shells hand one over: `--config <(...)`.
+#[tokio::test]
+async fn what_came_through_a_pipe_is_right_until_somebody_asks_for_more() {
+    let rig = Rig::new(FAST, "tidegate.toml", |folder| {
+        let path = folder.join("tidegate.toml");
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).expect("a pipe");
+        thread::spawn(move || fs::write(path, twins(7)).expect("read"));
+    });
+    for _ in 0..50 {
+        sleep(Duration::from_millis(1)).await;
+        assert_eq!((rig.limit(), rig.reload.counts().failed), (7, 0));
+    }
+    replace(&rig.folder.path().join("tidegate.toml"), &twins(8));
+    rig.until_limit(8).await;
+}
+
 #[tokio::test]
 async fn a_link_that_is_pointed_elsewhere_is_followed() {
     // As Kubernetes lays out a volume: the file is a link into a link, and the latter is replaced.

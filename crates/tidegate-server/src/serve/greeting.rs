@@ -1,15 +1,16 @@
 //! What is said when the server has started: what listens, which policies hold, where states are, and what to try.
 
-use std::{fmt::Write as _, net::SocketAddr, path::Path};
+use std::{fmt::Write as _, net::SocketAddr};
 
-use crate::config::{Config, Match, Mode, PolicyTable, Requirement, StoreUrl};
+use crate::config::{Config, Match, Mode, PolicyTable, Requirement, Sources, StoreUrl};
 
-pub(super) fn greeting(config: &Config, file: Option<&Path>, http: SocketAddr, admin: Option<SocketAddr>) -> String {
+pub(super) fn greeting(config: &Config, sources: &Sources, http: SocketAddr, admin: Option<SocketAddr>) -> String {
     let mut text = format!("tidegate {}\n", env!("CARGO_PKG_VERSION"));
     let mut line = |what: &str, said: &str| {
         let _ = writeln!(text, "  {what:<8}{said}");
     };
-    match file {
+    match sources.path() {
+        Some(path) if sources.is_read_once() => line("config", &format!("{}, read once, as it is no file", path.display())),
         Some(path) => line("config", &format!("{}, read again when it changes", path.display())),
         None => line("config", "built in; `tidegate config init` prints it, --config FILE takes another"),
     }
@@ -82,11 +83,13 @@ fn policy(table: &PolicyTable) -> String {
 mod tests {
     use tidegate::{Hit, Limiter};
 
+    use super::Sources;
+
     #[test]
     fn a_snapshot_that_is_never_written_is_spoken_of() {
         let said = |store: &str| {
             let config = crate::config::parse(&format!("[store]\n{store}\nsnapshot = \"/tmp/limits\"")).expect("right");
-            super::greeting(&config, None, ([127, 0, 0, 1], 1).into(), None)
+            super::greeting(&config, &Sources::default(), ([127, 0, 0, 1], 1).into(), None)
         };
         assert!(said("url = \"memory\"").contains("  store   memory, kept in /tmp/limits\n"));
         let redis = "  store   redis://host:6379/\n          store.snapshot is not written: it is for states in memory\n";

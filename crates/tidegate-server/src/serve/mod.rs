@@ -231,7 +231,7 @@ impl Server {
         let unbound = |error| StartError::Listen { flag: "--http", address: ([0; 4], 0).into(), error };
         let http = listeners.http.local_addr().map_err(unbound)?;
         let admin = listeners.admin.as_ref().map(TcpListener::local_addr).transpose().map_err(unbound)?;
-        let greeting = greeting::greeting(&config, sources.path(), http, admin);
+        let greeting = greeting::greeting(&config, &sources, http, admin);
         let settings = Arc::new(InForce::new(Settings::new(&config)?));
         let metrics = Metrics::new();
         let log = DecisionLog::new(&config.store.key_secret().map_err(Problems::from)?, metrics.log_dropped.clone());

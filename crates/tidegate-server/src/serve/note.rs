@@ -50,7 +50,15 @@ pub(crate) struct Told<'n> {
     source: Option<&'static str>,
     /// Policies that only watch.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    would_deny: Vec<&'n str>,
+    would_deny: Vec<Watcher<'n>>,
+}
+
+#[derive(Serialize)]
+struct Watcher<'n> {
+    policy: &'n str,
+    key: String,
+    used: Option<u64>,
+    limit: u64,
 }
 
 impl Note {
@@ -75,11 +83,13 @@ impl Note {
     }
 
     /// Without attributes, and with keys as `shown` has them.
-    pub(crate) fn told(&self, shown: impl FnOnce(String) -> String) -> Told<'_> {
+    pub(crate) fn told(&self, shown: impl Fn(String) -> String) -> Told<'_> {
         let decision = self.told.as_ref().ok();
         let strictest = decision.and_then(Decision::strictest);
         let outcome = strictest.as_ref();
         let millis = |wait: Duration| u64::try_from(wait.as_micros().div_ceil(1000)).unwrap_or(u64::MAX);
+        let key = |outcome: &Outcome<'_>| shown(outcome.key().to_string());
+        let used = |outcome: &Outcome<'_>| (!is_unknown(outcome)).then(|| outcome.used());
         let would_deny = |outcome: &Outcome<'_>| outcome.is_shadow() && !outcome.is_allowed();
         Told {
             time: humantime::format_rfc3339_millis(self.time).to_string(),
@@ -95,15 +105,22 @@ impl Note {
                 Ok(_) => outcome.and_then(reason),
                 Err(error) => Some(metrics::error(error)),
             },
-            key: outcome.map(|outcome| shown(outcome.key().to_string())),
+            key: outcome.map(key),
             attributes: None,
             cost: outcome.map(Outcome::cost),
-            used: outcome.filter(|outcome| !is_unknown(outcome)).map(Outcome::used),
+            used: outcome.and_then(used),
             limit: outcome.map(Outcome::limit),
             retry_after_ms: outcome.and_then(Outcome::retry_after).map(millis),
             source: outcome.map(|outcome| outcome.source().name()),
             would_deny: decision.map_or_else(Vec::new, |decision| {
-                decision.outcomes().filter(would_deny).map(|outcome| outcome.policy()).collect()
+                let watching = decision.outcomes().filter(would_deny);
+                let told = watching.map(|outcome| Watcher {
+                    policy: outcome.policy(),
+                    key: key(&outcome),
+                    used: used(&outcome),
+                    limit: outcome.limit(),
+                });
+                told.collect()
             }),
         }
     }

@@ -68,6 +68,26 @@ async fn denials_are_written_with_their_reasons_and_nothing_hostile() {
     }
 }
 
+/// Who tries a policy before it is enforced looks for the keys that it would deny.
+#[tokio::test]
+async fn what_a_shadow_would_deny_is_told_with_its_key() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let log = folder.path().join("decisions.log");
+    let shadow = "[[policy]]\nname = \"tried\"\nkey = [\"ip\"]\nquota = \"1/hour\"\nmode = \"shadow\"\n";
+    let running = Running::start(&format!("{}{shadow}", file("all", &log, "hash_keys = true"))).await;
+    let mut client = running.client().await;
+    for _ in 0..2 {
+        assert_eq!(client.get("/v1/check?ip=192.0.2.1").await.status, 200);
+    }
+    running.server.stop().await;
+    let lines = lines(&log);
+    assert_eq!((&lines[0]["would_deny"], &lines[1]["verdict"]), (&Value::Null, &json!("allowed")));
+    let told = &lines[1]["would_deny"][0];
+    assert_eq!([&told["policy"], &told["used"], &told["limit"]], [&json!("tried"), &json!(1), &json!(1)]);
+    let key = told["key"].as_str().expect("a text");
+    assert!(key.starts_with('#') && key.len() == 33, "{key}");
+}
+
 #[tokio::test]
 async fn what_is_denied_because_the_store_is_down_is_not_the_keys_fault() {
     let store = "[store]\nurl = \"redis://127.0.0.1:1/\"\non_error = \"deny\"\n";

@@ -139,12 +139,10 @@ async fn every_field_of_a_decision_is_in_the_document() {
         // What any answer has is not there.
         let common = ["content-type", "content-length", "date", "cache-control"];
         let sent = reply.headers.iter().map(|(name, _)| name.as_str()).filter(|name| !common.contains(name));
-        let named: std::collections::BTreeSet<_> =
-            names(&response["headers"]).iter().map(|name| name.to_lowercase()).collect();
+        let named: std::collections::BTreeSet<_> = names(&response["headers"]).iter().map(|name| name.to_lowercase()).collect();
         assert_eq!(sent.map(str::to_owned).collect::<std::collections::BTreeSet<_>>(), named, "{reply:?}");
         if status == 429 {
-            let [problem, denial, decision] =
-                ["Problem", "Denial", "Decision"].map(|part| names(&schemas[part]["properties"]));
+            let [problem, denial, decision] = ["Problem", "Denial", "Decision"].map(|part| names(&schemas[part]["properties"]));
             let sent = names(&reply.json());
             assert!(denial.is_subset(&sent), "{reply:?}");
             assert!(sent.iter().all(|name| [&problem, &denial, &decision].iter().any(|part| part.contains(name))), "{reply:?}");

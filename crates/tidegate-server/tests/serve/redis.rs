@@ -1,6 +1,10 @@
 //! Two servers on one Redis.
 
-use std::time::{Duration, Instant};
+use std::{
+    io::{Read as _, Write as _},
+    net::TcpStream,
+    time::{Duration, Instant},
+};
 
 use tidegate_testkit::Server as RedisServer;
 use tokio::task::JoinSet;
@@ -83,6 +87,13 @@ async fn every_kind_of_question_can_be_asked_on_redis() {
     for (path, status) in [("acquire", 200), ("renew", 200), ("release", 200), ("renew", 409)] {
         assert_eq!(client.post(&format!("/v1/{path}"), lease).await.status, status, "{path}");
     }
+    // What somebody else has put in the place of a key is no silence.
+    let mut stream = TcpStream::connect(("127.0.0.1", redis.port())).expect("it listens");
+    stream.write_all(b"RPUSH rl:per-user:{f}:sliding-window:user x\r\n").expect("sent");
+    assert_eq!(stream.read(&mut [0; 9]).expect("answered"), 4);
+    let refused = client.get("/v1/check?user=f").await;
+    assert_eq!(refused.status, 503);
+    assert!(refused.json()["detail"].as_str().is_some_and(|detail| detail.contains("WRONGTYPE")), "{refused:?}");
 }
 
 #[tokio::test]

@@ -100,7 +100,8 @@ impl<S: Store> Http<S> {
                 }
                 let held = self.gate.renew(&hit).await?;
                 if !held {
-                    let detail = "The lease is not held: it has ended, and somebody else may have its place, or its key is blocked.";
+                    let detail =
+                        "The lease is not held: it has ended, and somebody else may have its place, or its key is blocked.";
                     return Err(Problem::new(StatusCode::CONFLICT, detail));
                 }
                 answer::json(&Renewed { held }, response);
