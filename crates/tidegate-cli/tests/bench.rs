@@ -201,6 +201,16 @@ fn that_nothing_was_decided_is_no_success() {
 }
 
 #[test]
+fn there_may_be_more_connections_than_shells_have_files() {
+    let (_server, _around, url) = server("1000000/h");
+    let mut command = Command::new("sh");
+    let few = ["-c", "ulimit -Sn 30; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_tidegate"), "bench", "--http", &url];
+    let output = command.args(few).args(["--connections", "60", "--duration", "100ms", "--json"]).output().expect("sh runs");
+    let summary: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"));
+    assert_eq!((output.status.code(), number(&summary, "failed")), (Some(0), 0), "{summary}");
+}
+
+#[test]
 fn nothing_to_ask_is_said_at_once() {
     let free = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("one");
     for (target, named) in [("--http", format!("http://{free}")), ("--store", format!("redis://{free}/"))] {

@@ -96,6 +96,15 @@ impl Http {
         Ok(Self { authority: format!("{host}:{port}"), request, key_at, judge })
     }
 
+    fn unreached(&self, error: &io::Error) -> String {
+        /// No file is left for another connection.
+        const EMFILE: i32 = 24;
+        match error.raw_os_error() {
+            Some(EMFILE) => "this process may not have that many connections; raise `ulimit -n`".to_owned(),
+            _ => format!("nothing answers at {}: {error}", self.authority),
+        }
+    }
+
     async fn stream(&self) -> io::Result<TcpStream> {
         let stream = TcpStream::connect(&self.authority).await?;
         stream.set_nodelay(true)?;
@@ -112,7 +121,7 @@ impl Target for Http {
     type Connection = HttpConnection;
 
     async fn connect(&self) -> Result<HttpConnection, String> {
-        let stream = self.stream().await.map_err(|error| format!("nothing answers at {}: {error}", self.authority))?;
+        let stream = self.stream().await.map_err(|error| self.unreached(&error))?;
         Ok(HttpConnection { target: self.clone(), stream: Some(stream), read: Vec::with_capacity(4096) })
     }
 }

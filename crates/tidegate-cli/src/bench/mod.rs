@@ -16,7 +16,10 @@ use std::{
 use clap::Args;
 use tidegate::{Algorithm, ConfigError, Limiter, Policy, Quota};
 use tidegate_load::{Distribution, Http, Keys, Load, Target};
-use tidegate_server::config::{Backend, Meaning as _, Problems, Sources, Text};
+use tidegate_server::{
+    config::{Backend, Meaning as _, Problems, Sources, Text},
+    files,
+};
 use tokio::{runtime::Builder, signal};
 
 use self::{
@@ -172,6 +175,9 @@ impl Command {
             duration: self.duration,
             keys: Keys { count: self.keys, distribution: self.distribution, seed: self.seed },
         };
+        /// Files that are no connections.
+        const OTHERS: u64 = 32;
+        let _ = files::make_room(load.connections as u64 + OTHERS);
         let mut live = (!self.quiet && io::stderr().is_terminal()).then(Live::default);
         let interrupted = async {
             if signal::ctrl_c().await.is_err() {

@@ -93,6 +93,12 @@ impl From<tidegate::ConfigError> for Problems {
     }
 }
 
+/// As wide, and nothing that a terminal does something about but a tab.
+fn harmless(char: char) -> char {
+    let turns = matches!(char, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    if turns || char.is_control() && char != '\t' { '\u{fffd}' } else { char }
+}
+
 impl fmt::Display for Problems {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, Problem { message, place }) in self.list.iter().enumerate() {
@@ -110,6 +116,7 @@ impl fmt::Display for Problems {
             if let Some(text) = text {
                 let margin = line.to_string().len();
                 let (indent, carets) = (" ".repeat(column - 1), "^".repeat(*width));
+                let text: String = text.chars().map(harmless).collect();
                 write!(f, "\n{line} | {text}\n{:margin$} | {indent}{carets}", "")?;
             }
         }

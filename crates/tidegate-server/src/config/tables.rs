@@ -1,7 +1,7 @@
 //! The tables of a file that stand for themselves: what can be written there and what holds if nothing is. Their comments are what
 //! the schema and the reference in the docs say.
 
-use std::{collections::BTreeMap, num::NonZeroUsize, path::PathBuf, time::Duration};
+use std::{collections::BTreeMap, net::SocketAddr, num::NonZeroUsize, path::PathBuf, time::Duration};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -57,7 +57,12 @@ impl Listen {
         let mut faults = Vec::new();
         for (index, (name, listener)) in all.iter().enumerate() {
             let Some(address) = listener.address().filter(|address| address.port() != 0) else { continue };
-            if let Some((other, _)) = all[..index].iter().find(|(_, other)| other.address() == Some(address)) {
+            // Who listens everywhere listens there too.
+            let is_taken = |other: SocketAddr| {
+                let everywhere = address.ip().is_unspecified() || other.ip().is_unspecified();
+                other.port() == address.port() && (everywhere || other.ip() == address.ip())
+            };
+            if let Some((other, _)) = all[..index].iter().find(|(_, other)| other.address().is_some_and(is_taken)) {
                 faults.push(Fault::new(format!("listen.{name}"), format!("{address} is taken by `{other}`; write another port")));
             }
         }

@@ -70,6 +70,7 @@ pub use self::{
 };
 use crate::{
     config::{Backend, Config, Limits, Problem, Problems, Sources, Text},
+    files,
     log::Log,
     reload::Reload,
 };
@@ -127,17 +128,14 @@ pub async fn run(sources: Sources) -> Result<(), StartError> {
     Ok(())
 }
 
-/// Lets the process have as many files open as there may be connections: shells and containers often begin with 1024. Else clients could
-/// take them all, and none would be left for the admin surface and the store.
+/// Lets the process have as many files open as there may be connections. Else clients could take them all, and none would be left for
+/// the admin surface and the store.
 fn make_room(limits: &Limits) {
-    use nix::sys::resource::{Resource::RLIMIT_NOFILE, getrlimit, setrlimit};
     /// Files that are no connections of clients.
     const OTHERS: u64 = 128;
     let connections = limits.max_connections.get() as u64;
-    let Ok((soft, hard)) = getrlimit(RLIMIT_NOFILE) else { return };
     // Those of the admin surface too.
-    let wanted = connections.saturating_mul(2).saturating_add(OTHERS).min(hard);
-    let has = if soft < wanted && setrlimit(RLIMIT_NOFILE, wanted, hard).is_ok() { wanted } else { soft };
+    let Some(has) = files::make_room(connections.saturating_mul(2).saturating_add(OTHERS)) else { return };
     if has < connections.saturating_add(OTHERS) {
         warn!("limits.max_connections is {connections}, and the system lets this process have no more than {has} files open");
     }
