@@ -288,12 +288,12 @@ struct Watch {
 }
 
 impl Watch {
-    /// As long as it is waited for that all is watched. Changes that are missed then are seen at the next look.
+    /// As long as it is waited for that all is watched.
     const PATIENCE: Duration = Duration::from_secs(1);
 
     fn start(sources: &Sources, told: &Arc<Notify>) -> Self {
         let Some(path) = sources.path().map(PathBuf::from) else { return Self { orders: None } };
-        let told = Arc::clone(told);
+        let (told, late) = (Arc::clone(told), Arc::clone(told));
         let tell = move |event: notify::Result<notify::Event>| {
             // That somebody reads is no news; it would be us.
             if !event.is_ok_and(|event| event.kind.is_access()) {
@@ -306,7 +306,10 @@ impl Watch {
             let follow = move || {
                 for done in ordered {
                     folders.follow(&path);
-                    let _ = done.send(());
+                    // What has changed since it was not waited for any longer has been missed.
+                    if done.send(()).is_err() {
+                        late.notify_one();
+                    }
                 }
             };
             thread::Builder::new().name("watch".to_owned()).spawn(follow)?;

@@ -100,10 +100,9 @@ impl<S: Store> Admin<S> {
     fn enter<'h>(&self, head: &Head<'h>) -> Result<(&'static Route, &'h str, Role), Stopped> {
         let access = &self.shared.access;
         let found = routes::find(head.method, head.path);
-        let needed = found.as_ref().map_or(Role::Write, |(route, _)| route.role);
-        access.admit(head, needed).map_err(Stopped::Refused)?;
-        // What there is is for those to know who may look.
+        // What there is not is told to those who may look.
         let needed = found.as_ref().map_or(Role::Read, |(route, _)| route.role);
+        access.admit(head, needed).map_err(Stopped::Refused)?;
         let role = access.grant(head, needed).map_err(Stopped::Refused)?;
         let (route, name) = found.map_err(Stopped::Lost)?;
         Ok((route, name, role))
