@@ -142,15 +142,16 @@ impl<S: Store> Limiter<S> {
     }
 
     /// Makes the leases of a hit last for another time to live from now; the hit names them by its [`lease`](Hit::lease). False where an
-    /// enforced policy's is not held: it has ended, and somebody else may have its place, or its key has been blocked. What the hit still
-    /// holds under other policies lasts until it is released or ends.
+    /// enforced policy's is not held: it has ended, and somebody else may have its place, or its key has been blocked. What the hit holds
+    /// under other policies is renewed all the same.
     pub fn renew<'h>(&self, hit: impl Into<Hit<'h>>) -> S::Reply<bool> {
         self.prolong(self.inner.set.load().leases(&hit.into(), &self.inner.digester))
     }
 
     fn prolong(&self, leases: Vec<Lease>) -> S::Reply<bool> {
         let set = self.inner.set.load();
-        if leases.iter().any(|lease| set.blocks(lease)) { S::known(false) } else { S::lease(self, leases, true) }
+        let (blocked, others): (Vec<Lease>, Vec<Lease>) = leases.into_iter().partition(|lease| set.blocks(lease));
+        S::map(S::lease(self, others, true), move |held| held && blocked.is_empty())
     }
 
     /// Ends the leases of a hit; the hit names them by its [`lease`](Hit::lease). False where none was held.

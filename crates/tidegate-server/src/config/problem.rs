@@ -93,10 +93,13 @@ impl From<tidegate::ConfigError> for Problems {
     }
 }
 
-/// As wide, and nothing that a terminal does something about but a tab.
-fn harmless(char: char) -> char {
-    let turns = matches!(char, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    if turns || char.is_control() && char != '\t' { '\u{fffd}' } else { char }
+/// As wide, and nothing that a terminal does something about but new lines and tabs.
+fn harmless(text: &str) -> String {
+    let harmless = |char: char| {
+        let turns = matches!(char, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+        if turns || char.is_control() && !matches!(char, '\n' | '\t') { '\u{fffd}' } else { char }
+    };
+    text.chars().map(harmless).collect()
 }
 
 impl fmt::Display for Problems {
@@ -105,8 +108,9 @@ impl fmt::Display for Problems {
             if index > 0 {
                 f.write_str("\n")?;
             }
+            let message = harmless(message);
             let Some(Place { line, column, width, text }) = place else {
-                f.write_str(message)?;
+                f.write_str(&message)?;
                 continue;
             };
             match &self.file {
@@ -116,8 +120,7 @@ impl fmt::Display for Problems {
             if let Some(text) = text {
                 let margin = line.to_string().len();
                 let (indent, carets) = (" ".repeat(column - 1), "^".repeat(*width));
-                let text: String = text.chars().map(harmless).collect();
-                write!(f, "\n{line} | {text}\n{:margin$} | {indent}{carets}", "")?;
+                write!(f, "\n{line} | {}\n{:margin$} | {indent}{carets}", harmless(text), "")?;
             }
         }
         Ok(())

@@ -2,17 +2,15 @@
 //! before: a configuration can be checked where its secrets are not.
 
 use std::{
-    fs::{self, File},
-    hash::{BuildHasher as _, RandomState},
+    fs, io,
     num::{NonZeroU64, NonZeroUsize},
     path::{Path, PathBuf},
-    process,
     time::Duration,
 };
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use tidegate::{OnStoreError, Redis, Snapshot};
+use tidegate::{OnStoreError, Redis, Snapshot, SnapshotError};
 
 use super::{
     Problem,
@@ -153,9 +151,11 @@ impl StoreTable {
             return wrong(folder, "is not there; make this folder, or name a file in another");
         }
         // Tried and not asked: what is asked says little of who may do everything, and nothing of the file system.
-        let probe = folder.join(format!(".tidegate-{:016x}", RandomState::new().hash_one(process::id())));
-        match File::create_new(&probe).and_then(|_| fs::remove_file(&probe)) {
+        match Snapshot::new(path).try_place() {
             Ok(()) => Ok(()),
+            Err(SnapshotError::Io(io::ErrorKind::NotFound)) if path.is_symlink() => {
+                wrong(path, "leads to a folder that is not there")
+            }
             Err(error) => wrong(folder, &format!("cannot be written in: {error}")),
         }
     }
@@ -239,6 +239,13 @@ mod tests {
         assert!(
             checked("/proc/limits").is_err_and(|message| message.starts_with("store.snapshot: /proc cannot be written in: "))
         );
+        // What counts is where a link leads.
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink("disk/limits", &link).expect("a folder to write to");
+        let lost = format!("store.snapshot: {} leads to a folder that is not there", link.display());
+        assert_eq!(checked(&link.display().to_string()), Err(lost));
+        fs::create_dir(folder.path().join("disk")).expect("a folder to write to");
+        assert_eq!(checked(&link.display().to_string()), Ok(()));
         assert!(store("url = \"redis://host/\"\nsnapshot = \"/none/limits\"").check_snapshot().is_ok());
     }
 

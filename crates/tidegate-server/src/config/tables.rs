@@ -1,7 +1,13 @@
 //! The tables of a file that stand for themselves: what can be written there and what holds if nothing is. Their comments are what
 //! the schema and the reference in the docs say.
 
-use std::{collections::BTreeMap, net::SocketAddr, num::NonZeroUsize, path::PathBuf, time::Duration};
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, SocketAddr},
+    num::NonZeroUsize,
+    path::PathBuf,
+    time::Duration,
+};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -46,6 +52,11 @@ impl Default for Listen {
     }
 }
 
+/// Who listens at the one listens at the other too: at all addresses, and at those of IPv4 by all of IPv6.
+fn covers(one: IpAddr, other: IpAddr) -> bool {
+    one.is_unspecified() && (one.is_ipv6() || other.is_ipv4())
+}
+
 impl Listen {
     /// Listeners at the address of another, and more threads than anybody has a use for.
     pub(super) fn faults(&self) -> Vec<Fault> {
@@ -57,10 +68,9 @@ impl Listen {
         let mut faults = Vec::new();
         for (index, (name, listener)) in all.iter().enumerate() {
             let Some(address) = listener.address().filter(|address| address.port() != 0) else { continue };
-            // Who listens everywhere listens there too.
             let is_taken = |other: SocketAddr| {
-                let everywhere = address.ip().is_unspecified() || other.ip().is_unspecified();
-                other.port() == address.port() && (everywhere || other.ip() == address.ip())
+                let (one, two) = (address.ip(), other.ip());
+                other.port() == address.port() && (one == two || covers(one, two) || covers(two, one))
             };
             if let Some((other, _)) = all[..index].iter().find(|(_, other)| other.address().is_some_and(is_taken)) {
                 faults.push(Fault::new(format!("listen.{name}"), format!("{address} is taken by `{other}`; write another port")));

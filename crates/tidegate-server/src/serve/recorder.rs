@@ -78,7 +78,7 @@ pub(crate) enum Times {
     Measured,
 }
 
-/// How many hits were decided, and how. What charges nothing is not counted, nor is what corrects an earlier decision.
+/// How many hits were decided, and how: checks and acquisitions, whatever they cost, and no peeks, charges and corrections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Totals {
     /// Allowed.

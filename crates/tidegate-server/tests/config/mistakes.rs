@@ -19,7 +19,11 @@ fn each_mistake_is_told_with_its_place_and_what_to_write_instead() {
 
 #[test]
 fn a_mistake_does_nothing_to_a_terminal() {
-    for text in ["name = \"\u{1b}[31mred\"", "name = 1 # \u{9b}31m\u{202e}", "\u{1b}]0;title\u{7} = 1"] {
+    let escaped = r#"[[policy]]
+name = "\u001b[31mred"
+key = ["a"]
+quota = "1/s""#;
+    for text in [escaped, "name = \"\u{1b}[31mred\"", "name = 1 # \u{9b}31m\u{202e}", "\u{1b}]0;title\u{7} = 1"] {
         let said = parse(text).expect_err(text).to_string();
         let is_wrong = |char: char| char.is_control() && char != '\n' || char == '\u{202e}';
         assert!(!said.contains(is_wrong), "{said:?}");

@@ -79,6 +79,8 @@ async fn answers_are_what_the_document_says() {
         ("/v1/peek", hit, 200),
         ("/v1/check", hit, 200),
         ("/v1/check", hit, 429),
+        // No wait helps.
+        ("/v1/check", r#"{"attributes":{"user":"b"},"cost":3}"#, 429),
         ("/v1/check", "{}", 400),
         ("/v1/check", "[{},1]", 400),
         ("/v1/check", r#"{"attributes":{"user":7}}"#, 400),

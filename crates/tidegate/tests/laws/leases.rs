@@ -239,6 +239,25 @@ fn a_lease_of_a_key_that_is_blocked_has_ended() {
     }
 }
 
+/// Who goes on in spite of it is counted by the others for as long as it does.
+#[test]
+fn a_key_that_one_policy_blocks_keeps_its_place_under_another() {
+    let clock = ManualClock::default();
+    let all = Policy::concurrency("all", 1, MINUTE).key(["site"]);
+    let each = Policy::concurrency("each", 1, MINUTE).key(["user"]);
+    let limiter = Limiter::builder().policies([all.clone(), each.clone()]).clock(clock.clone()).build().unwrap();
+    let hit = |user| Hit::new().attribute("site", "s").attribute("user", user);
+    let held = limiter.hold(hit("a"));
+    limiter.configure([all, each.override_key(["a"], Override::Blocked)]).unwrap();
+    for _ in 0..4 {
+        clock.advance(MINUTE / 3);
+        assert!(!held.renew());
+    }
+    assert!(!limiter.hold(hit("b")).is_allowed());
+    drop(held);
+    assert!(limiter.hold(hit("b")).is_allowed());
+}
+
 /// Who asks for a lease that is held has not got it: it is not theirs to release.
 #[test]
 fn a_name_that_is_held_stays_held_when_another_lets_go() {

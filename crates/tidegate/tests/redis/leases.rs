@@ -13,7 +13,7 @@ use proptest::{
     prelude::*,
     test_runner::{Config, TestRunner},
 };
-use tidegate::{Hit, Limiter, ManualClock, OnStoreError, Policy, Quota, Redis, Source};
+use tidegate::{Hit, Limiter, ManualClock, OnStoreError, Override, Policy, Quota, Redis, Source};
 use tidegate_testkit::Server;
 use tokio::{runtime::Runtime, task::JoinSet};
 
@@ -97,6 +97,20 @@ async fn until(mut holds: impl AsyncFnMut() -> bool) {
     })
     .await
     .expect("it comes to that");
+}
+
+#[tokio::test]
+async fn a_lease_of_a_key_that_is_blocked_has_ended() {
+    let server = Server::start();
+    let limiter = limiter(&server, 2).await;
+    let job = Hit::from("a").lease("job");
+    assert!(limiter.check(&job).await.unwrap().is_allowed());
+    let held = limiter.hold("a").await.unwrap();
+    limiter.configure([places(2).override_key(["a"], Override::Blocked)]).unwrap();
+    assert_eq!((limiter.renew(&job).await, held.renew().await), (Ok(false), Ok(false)));
+    assert_eq!((limiter.release(&job).await, held.release().await, limiter.release(&job).await), (Ok(true), Ok(true), Ok(false)));
+    limiter.configure([places(2)]).unwrap();
+    assert_eq!(limiter.remaining("a").await, Ok(Some(2)));
 }
 
 #[tokio::test]

@@ -55,7 +55,7 @@ pub(crate) struct DenialBody {
     violated_policies: Vec<String>,
     /// When to come back, in seconds; not there where no wait helps.
     #[schemars(with = "u64")]
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     retry_after: Option<u64>,
 }
 

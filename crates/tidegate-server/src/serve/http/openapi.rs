@@ -95,9 +95,10 @@ fn operation(route: &Route, ask: Ask, schemas: &mut SchemaGenerator) -> Value {
     if matches!(endpoint, Check | Peek | Charge | Refund | Settle | Acquire | Auth) {
         responses["200"]["headers"] = headers(&STANDING);
     }
+    let back = headers(&[&STANDING[..], &[("Retry-After", "When to come back, in seconds.")]].concat());
     responses.extend(denied.map(|denied| {
         let mut denied = content("Denied.", "application/problem+json", denied);
-        denied["headers"] = headers(&[&STANDING[..], &[("Retry-After", "When to come back, in seconds.")]].concat());
+        denied["headers"] = back.clone();
         ("429".to_owned(), denied)
     }));
     let gone = match endpoint {
@@ -107,7 +108,8 @@ fn operation(route: &Route, ask: Ask, schemas: &mut SchemaGenerator) -> Value {
     };
     responses.extend(gone.map(|gone| ("409".to_owned(), content(gone, "application/problem+json", schema::<Problem>(schemas)))));
     if endpoint == Auth {
-        responses.insert("403".to_owned(), json!({ "description": "Denied, where `forward_auth.denial_status` is 403." }));
+        let description = "Denied, where `forward_auth.denial_status` is 403.";
+        responses.insert("403".to_owned(), json!({ "description": description, "headers": back }));
     }
     if endpoint != OpenApi {
         responses.insert("default".to_owned(), json!({ "$ref": "#/components/responses/Problem" }));

@@ -52,6 +52,14 @@ impl Snapshot {
         Self { path: path.into(), every: None }
     }
 
+    /// Whether a file can be written where it is to be: a new one is made there, and removed.
+    ///
+    /// # Errors
+    /// When it cannot.
+    pub fn try_place(&self) -> Result<(), SnapshotError> {
+        Ok(Draft::beside(&self.path).map(drop)?)
+    }
+
     /// Written at intervals too, by a thread that ends with the limiter: a process that dies loses what it has counted since.
     #[must_use]
     pub fn every(self, interval: Duration) -> Self {
