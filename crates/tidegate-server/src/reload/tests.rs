@@ -114,11 +114,12 @@ fn a_folder_where_something_is_written_without_end_holds_up_nobody() {
         }
     }
     let stop = Arc::new(AtomicBool::new(false));
-    let stopping = Stop(Arc::clone(&stop));
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
     let rig = runtime.block_on(async {
         Rig::new(FAST, "tidegate.toml", |folder| fs::write(folder.join("tidegate.toml"), twins(7)).expect("a file"))
     });
+    // Before the runtime ends, whatever happens.
+    let stopping = Stop(Arc::clone(&stop));
     let write = |writer: usize| {
         let (path, stop) = (rig.folder.path().join(writer.to_string()), Arc::clone(&stop));
         thread::spawn(move || {
