@@ -59,14 +59,17 @@ async fn each_change_is_a_line_in_the_log_without_anything_of_a_hit_and_so_is_wh
         ("PATCH /v1/policies/per-user", r#"{"quota":"9/hour","blocked":["sesame"]}"#, 200),
         ("PATCH /v1/policies/per-user", r#"{"mode":"shadow","blocked":null,"match":{"kind":"sesame"}}"#, 200),
         ("PUT /v1/policies", r#"{"policies":[]}"#, 200),
+        // No policy is left that applies.
+        ("POST /v1/reset", r#"{"attributes":{"user":"sesame"}}"#, 200),
     ] {
         let reply = ask(&server, request, "host: localhost\r\n", body).await;
         assert!(reply.starts_with(&format!("HTTP/1.1 {status} ")), "{request}: {reply}");
     }
     let text = String::from_utf8(lines.0.lock().expect("whole").clone()).expect("text");
     let audit: Vec<&str> = text.lines().filter(|line| line.contains("tidegate::audit")).collect();
-    assert_eq!(audit.len(), 4, "{text}");
-    const SAID: [&str; 4] = ["a key was reset", "a policy was changed", "a policy was changed", "the policies were replaced"];
+    const SAID: [&str; 5] =
+        [" a key was reset", "a policy was changed", "a policy was changed", "the policies were replaced", "no key was reset"];
+    assert_eq!(audit.len(), SAID.len(), "{text}");
     for (line, said) in audit.iter().zip(SAID) {
         assert!(line.contains(said) && line.contains("peer=127.0.0.1:") && line.contains("role=Write"), "{line}");
     }

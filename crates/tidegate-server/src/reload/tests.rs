@@ -118,21 +118,23 @@ fn a_folder_where_something_is_written_without_end_holds_up_nobody() {
     let rig = runtime.block_on(async {
         Rig::new(FAST, "tidegate.toml", |folder| fs::write(folder.join("tidegate.toml"), twins(7)).expect("a file"))
     });
+    let written = Arc::new(AtomicU64::new(0));
     // Before the runtime ends, whatever happens.
     let stopping = Stop(Arc::clone(&stop));
     let write = |writer: usize| {
-        let (path, stop) = (rig.folder.path().join(writer.to_string()), Arc::clone(&stop));
+        let (path, stop, written) = (rig.folder.path().join(writer.to_string()), Arc::clone(&stop), Arc::clone(&written));
         thread::spawn(move || {
             // Events in a row that are the same would be one.
             let mut files = ["a", "b"].map(|name| fs::File::create(path.with_extension(name)).expect("a file"));
             while !stop.load(Relaxed) {
                 files.iter_mut().for_each(|file| io::Write::write_all(file, b".").expect("written"));
+                written.fetch_add(1, Relaxed);
             }
         })
     };
     let writers: Vec<_> = (0..8).map(write).collect();
-    // As long as it takes to be told of more than has been read.
-    thread::sleep(Duration::from_secs(1));
+    // More than is read at once.
+    runtime.block_on(until("much to be written", || written.load(Relaxed) > 100_000));
     replace(&rig.folder.path().join("tidegate.toml"), &twins(8));
     runtime.block_on(rig.until_limit(8));
     let (ended, has_ended) = std::sync::mpsc::channel();
