@@ -1,7 +1,7 @@
--- sliding-window, version 6: the twin of sliding_window.rs. A string: the head, with all that nearly every hit needs: the desk (below),
+-- sliding-window, version 7: the twin of sliding_window.rs. A string: the head, with all that nearly every hit needs: the desk (below),
 -- newest, used, the number of older grains, oldest, base, and which slot has the first of them, of how many (7 bytes each), and the
 -- plan; then the slots, a ring, in which each grain but the newest has its time and the cumulative cost up to and with it (7 bytes
--- each). No question needs the whole string.
+-- each). No question needs the whole string. The ring is small at first, and grows when it is full.
 --
 -- Slots are written in fours. Until all of a four are known, those that are stand on the desk, right before the numbers that change
 -- with them: so a new grain is one write, and every fourth two.
@@ -10,22 +10,18 @@
 local SLOTS = 140
 local DESK = '\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0'
 
--- More slots than any resolution needs: a head that says so is not ours, and nothing is made as large as it says.
+-- Slots that a ring has at first, and at most, so that it fits into a string of Redis's: a head that says more is not ours.
+local FEW, MANY = 16, 2 ^ 25
+
 local function assure(older, slots)
-  if older > slots or slots > 1000000 or slots < 4 or slots % 4 > 0 then
+  if older > slots or slots > MANY or slots < 4 or slots % 4 > 0 then
     error('not a window of ours')
   end
 end
 
--- How many grains besides the newest there can be, and one to spare, in fours.
-local function enough(plan)
-  return math.ceil((math.floor(plan.window / plan.grain) + 2) / 4) * 4
-end
-
 -- Begins a window.
 local function begin(key, plan, cost)
-  local window = plan.window
-  local slots = enough(plan)
+  local window, slots = plan.window, FEW
   local value = pack('>c0I7I7I7I7I7I7I7c0', DESK, now, cost, 0, now, 0, 0, slots, plan.text)
   call('SET', key, value, 'PX', ttl(2 * window - now % window))
   return slots, value
@@ -60,14 +56,6 @@ local function add(key, head, plan, time, cost, before, sum, count, less, from, 
       at, between = '28', '\0\0\0\0\0\0\0\0\0\0\0\0\0\0'
     else
       assure(count, room)
-      -- A string that grows is given twice the room that it needs then, and so a window's up to twice what it ever needs. Early on, before
-      -- it has as much, it is made to need half of what all its slots do: so it is given that, and not more.
-      if slot >= room / 8 and slot < room / 8 + 4 then
-        local half = math.ceil((SLOTS + room * 14) / 2)
-        if call('STRLEN', key) < half then
-          call('SETRANGE', key, text(half - 1), '\0')
-        end
-      end
       call('SETRANGE', key, text(SLOTS + (slot - 3) * 14), sub(head, 1, 42) .. pack('>I7I7', before, ends))
     end
     if begun then
@@ -126,12 +114,12 @@ local function take_grains(key, plan, cost, looks)
     return cost, window
   end
   local newest, used, older, oldest, base, first, slots, under = unpack('>I7I7I7I7I7I7I7c35', head, 57)
-  if under ~= plan.text or newest > now or used == 0 or older >= slots then
+  if under ~= plan.text or newest > now or used == 0 or older > slots then
     return
   end
   local horizon = now - window
   if oldest > horizon then
-    if used + cost > capacity then
+    if used + cost > capacity or older == slots and newest < now - now % plan.grain then
       return
     elseif looks then
       return true
@@ -161,11 +149,11 @@ local grains = algorithms['sliding-window']
 -- Where the numbers begin: after the desk.
 local NUMBERS = #DESK
 
--- What another window had let go up to `floor` when this one came into force, it has, and it may need so many slots for the rest.
-local key, head, written, newest, used, oldest, base, older, first, slots, floor, needed
+-- What another window had let go up to `floor` when this one came into force, it has.
+local key, head, written, newest, used, oldest, base, older, first, slots, floor
 
 function grains.load(of)
-  key, head, floor, needed = of, call('GETRANGE', of, '0', '139'), 0, 0
+  key, head, floor = of, call('GETRANGE', of, '0', '139'), 0
   if head == '' then
     written, newest, used, oldest, base, older, first, slots = nil, 0, 0, 0, 0, 0, 0, 0
   else
@@ -198,10 +186,6 @@ local function grain_at(index)
   local from = slot(index)
   local time, ends = unpack('>I7I7', call('GETRANGE', key, text(from), text(from + 13)))
   return time, ends
-end
-
-local function set_grain(index, time, ends)
-  call('SETRANGE', key, text(slot(index)), pack('>I7I7', time, ends))
 end
 
 -- How many of the older grains come before the first of which `which` (1 its time, 2 its end less the base) is at least `least`, and
@@ -277,22 +261,31 @@ local function purge(plan)
   save(plan)
 end
 
--- Makes a ring of so many slots. The one question that needs all of it, and only of what was written under a finer grain.
-local function lay_out(plan, wanted)
+-- How many grains besides the newest there can be, and one to spare, in fours.
+local function enough(plan)
+  return math.ceil((math.floor(plan.window / plan.grain) + 2) / 4) * 4
+end
+
+-- Makes a ring that is full larger, where it lies: twice as large, or as large as it will ever be. What had gone round to its beginning
+-- comes after its end.
+local function grow(plan)
   assure(older, slots)
-  local placed = (first + older) % slots % 4
-  local on_desk = math.min(placed, older)
-  local rest = older - on_desk
-  local run, from = math.min(rest, slots - first), SLOTS + first * 14
-  local laid = run > 0 and call('GETRANGE', key, text(from), text(from + run * 14 - 1)) or ''
-  if rest > run then
-    laid = laid .. call('GETRANGE', key, text(SLOTS), text(SLOTS + (rest - run) * 14 - 1))
+  if slots == MANY then
+    error('more hits than fit into a string')
   end
-  laid = laid .. sub(head, (placed - on_desk) * 14 + 1, placed * 14)
-  local desk = sub(laid, (older - older % 4) * 14 + 1)
-  first, slots = 0, wanted
-  head = desk .. sub(DESK, #desk + 1) .. pack('>I7I7I7I7I7I7I7', newest, used, older, oldest, base, first, slots) .. plan.text
-  call('SET', key, head .. laid .. string.rep('\0', slots * 14 - #laid), 'KEEPTTL')
+  local most, round = enough(plan), first - first % 4
+  if round > 0 then
+    local moved = call('GETRANGE', key, text(SLOTS), text(SLOTS + round * 14 - 1))
+    call('SETRANGE', key, text(SLOTS + slots * 14), moved)
+  end
+  slots = math.min(most > 2 * slots and most <= 8 * slots and most or 2 * slots, MANY)
+  -- A string that grows is given twice the room that it needs then. So it is made to need half of what all slots do, which is more than
+  -- it has already where it becomes much larger for the last time.
+  local half = math.ceil((SLOTS + slots * 14) / 2)
+  if call('STRLEN', key) < half then
+    call('SETRANGE', key, text(half - 1), '\0')
+  end
+  save(plan)
 end
 
 function grains.evaluate(plan, cost)
@@ -338,7 +331,7 @@ function grains.commit(plan, cost)
     cost = MAX - used
   end
   if older >= slots and not one_grain(plan, before, at) then
-    lay_out(plan, 2 * slots)
+    grow(plan)
   end
   newest = at
   used, older = add(key, head, plan, at, cost, before, used, older, base, first, slots)
@@ -360,15 +353,55 @@ function grains.rarely()
     older = older - 1
   end
 
-  -- Moves the ends of grains by `back`, up or down.
-  local function move(from, to, shift, back)
-    for i = from, to do
-      local time, ends = grain_at(i)
-      set_grain(i, time, shift(ends, back))
+  -- How many of the older grains there are from this one on, one after the other as they lie.
+  local function run(from)
+    local on_desk = older - (first + older) % slots % 4
+    if from >= on_desk then
+      return older - from
+    end
+    return math.min(on_desk - from, slots - (first + from) % slots)
+  end
+
+  -- The older grains from one on and before another, as they are written.
+  local function read(from, to)
+    local parts = {}
+    while from < to do
+      local count, at = math.min(run(from), to - from), slot(from)
+      table.insert(parts, call('GETRANGE', key, text(at), text(at + count * 14 - 1)))
+      from = from + count
+    end
+    return table.concat(parts)
+  end
+
+  local function write(from, packed)
+    while packed ~= '' do
+      local count = math.min(run(from), #packed / 14)
+      call('SETRANGE', key, text(slot(from)), sub(packed, 1, count * 14))
+      from, packed = from + count, sub(packed, count * 14 + 1)
     end
   end
 
-  -- The grain gives back what it can; the ends of all later ones or of all earlier ones, whichever are fewer, move with it.
+  -- Moves the ends of the grains from one on and before another by `back`, up or down, and the grains by `gap` places, a few at a time.
+  local function move(from, to, gap, shift, back)
+    while from < to do
+      local few, low = math.min(to - from, 32), from
+      if gap > 0 then
+        -- From behind, so that none is written over which is still to come.
+        low, to = to - few, to - few
+      else
+        from = from + few
+      end
+      local packed, moved = read(low, low + few), {}
+      for at = 1, #packed, 14 do
+        local time, ends = unpack('>I7I7', packed, at)
+        table.insert(moved, pack('>I7I7', time, shift(ends, back)))
+      end
+      write(low + gap, table.concat(moved))
+    end
+  end
+
+  -- The grain gives back what it can; the ends of all later ones or of all earlier ones, whichever are fewer, move with it, and they
+  -- close up where nothing is left of it.
   function grains.refund(plan, when, amount)
     if not at then
       return
@@ -395,31 +428,28 @@ function grains.rarely()
     elseif one_grain(plan, when, time) then
       local own = wrapping_sub(ends, base) - cost_of(index)
       local back = math.min(amount, own)
-      if older - index <= index then
-        move(index, older - 1, wrapping_sub, back)
-      else
-        move(0, index - 1, wrapping_add, back)
-        base = wrapping_add(base, back)
-      end
+      local gap = back == own and 1 or 0
       used = used - back
-      if back == own then
-        for i = index, older - 2 do
-          set_grain(i, grain_at(i + 1))
+      if older - index <= index then
+        move(index + gap, older, -gap, wrapping_sub, back)
+        if gap == 1 then
+          shorten()
         end
-        shorten()
-        oldest = older > 0 and grain_at(0) or newest
+      else
+        move(0, index, gap, wrapping_add, back)
+        base, first, older = wrapping_add(base, back), (first + gap) % slots, older - gap
       end
+      oldest = older > 0 and grain_at(0) or newest
     end
     save(plan)
     keep(key, plan, newest)
   end
 
   -- Keeps what the old window still held.
-  function grains.convert(old, new, since)
+  function grains.convert(old, _, since)
     local time = effective(old, since)
     if time then
       floor = math.max(time - old.window, floor)
-      needed = older - older % 4 + 4 + enough(new)
     else
       used = 0
     end
@@ -435,11 +465,7 @@ function grains.rarely()
     if expired > 0 then
       purge(plan)
     end
-    if needed > slots then
-      lay_out(plan, needed)
-    else
-      save(plan)
-    end
+    save(plan)
     written = plan.text
     keep(key, plan, newest)
   end

@@ -342,8 +342,7 @@ async fn a_used_receipt_is_not_charged_again() -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// A key that is in use has something to let go of with nearly every hit: that is no reason to pay twice for it. What has gone may stay
-/// for a while, but not for long.
+/// A key that is in use has something to let go of with nearly every hit: that is no reason to pay twice for it.
 #[tokio::test]
 async fn what_goes_costs_a_key_in_use_little() {
     const PER_WINDOW: u64 = 20;
@@ -364,9 +363,9 @@ async fn what_goes_costs_a_key_in_use_little() {
         let before = server.commands();
         hit(100).await;
         let commands = server.commands() - before;
-        // The script, two reads, a write; now and then one more.
-        assert!(commands <= 500, "{algorithm}: {commands} commands for 100 hits");
+        // The script, two reads, a write; one more for every fourth, a few where the ring goes round, and now and then a TTL.
+        assert!(commands <= 460, "{algorithm}: {commands} commands for 100 hits");
         let stored = limiter.inspect(&algorithm.to_string(), "busy").unwrap().await.unwrap().entries.len() as u64;
-        assert!(stored <= PER_WINDOW + PER_WINDOW / 4 + 1, "{algorithm}: {stored} entries");
+        assert_eq!(stored, PER_WINDOW, "{algorithm}");
     }
 }

@@ -42,7 +42,8 @@ pub(super) static SCRIPT: LazyLock<Script> = LazyLock::new(|| {
 
 /// All parts, of which the last is the function `main`.
 fn body() -> String {
-    let algorithms = || Algorithm::ALL.iter().map(|algorithm| algorithm.script());
+    // The log last, which is made of the window.
+    let algorithms = || Algorithm::ALL.iter().rev().map(|algorithm| algorithm.script());
     let usual = iter::once(PRELUDE).chain(algorithms()).chain([DECIDE]).map(|part| halves(part).0.to_owned());
     // Functions of their own keep their names apart.
     let blocks = algorithms().map(|part| format!(";(function()\n{}end)()\n", halves(part).1));
