@@ -270,20 +270,20 @@ end
 -- comes after its end.
 local function grow(plan)
   assure(older, slots)
-  if slots == MANY then
+  local last, round, most = slots, first - first % 4, enough(plan)
+  if 2 * last > MANY then
     error('more hits than fit into a string')
   end
-  local most, round = enough(plan), first - first % 4
-  if round > 0 then
-    local moved = call('GETRANGE', key, text(SLOTS), text(SLOTS + round * 14 - 1))
-    call('SETRANGE', key, text(SLOTS + slots * 14), moved)
-  end
-  slots = math.min(most > 2 * slots and most <= 8 * slots and most or 2 * slots, MANY)
-  -- A string that grows is given twice the room that it needs then. So it is made to need half of what all slots do, which is more than
-  -- it has already where it becomes much larger for the last time.
+  slots = most > 2 * last and most <= math.min(8 * last, MANY) and most or 2 * last
+  -- A string that grows is given twice the room that it needs then. So it is made to need half of what all slots do.
   local half = math.ceil((SLOTS + slots * 14) / 2)
   if call('STRLEN', key) < half then
     call('SETRANGE', key, text(half - 1), '\0')
+  end
+  -- From behind, so that a large one grows once.
+  for from = math.floor((round - 1) / 4096) * 4096, 0, -4096 do
+    local at, to = SLOTS + from * 14, SLOTS + math.min(from + 4096, round) * 14
+    call('SETRANGE', key, text(at + last * 14), call('GETRANGE', key, text(at), text(to - 1)))
   end
   save(plan)
 end
@@ -329,6 +329,9 @@ function grains.commit(plan, cost)
   end
   if cost > MAX - used then
     cost = MAX - used
+  end
+  if cost == 0 then
+    return at, 0, newest + window - now
   end
   if older >= slots and not one_grain(plan, before, at) then
     grow(plan)

@@ -92,7 +92,7 @@ impl Grains {
         }
     }
 
-    /// Drops what no longer counts and opens a grain, empty as yet, unless the newest is the one for `now`.
+    /// Drops what no longer counts and opens a grain, empty as yet, unless the newest is the one for `now` or nothing more can be counted.
     #[inline(never)]
     fn make_room(&mut self, plan: &Plan, now: u64, effective: Option<u64>) {
         let Some(at) = effective else {
@@ -100,7 +100,7 @@ impl Grains {
             return;
         };
         self.purge(self.expired(plan, at));
-        if !plan.one_grain(self.newest, at) {
+        if self.used < Quota::MAX && !plan.one_grain(self.newest, at) {
             let older = self.older.get_or_insert_default();
             older.grains.push_back(Grain { time: self.newest, end: older.base.wrapping_add(self.used) });
         }
@@ -148,6 +148,9 @@ impl State for Grains {
         }
         let at = now.max(self.newest);
         let cost = cost.min(Quota::MAX - self.used);
+        if cost == 0 {
+            return Charge { at, cost };
+        }
         if self.older.is_none() {
             self.oldest = at;
         }

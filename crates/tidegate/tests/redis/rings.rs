@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use proptest::{prelude::*, test_runner::TestRunner};
-use tidegate::{Algorithm, Limiter, ManualClock, OnStoreError, Policy, Quota, StoreError};
+use tidegate::{Algorithm, Clock as _, Limiter, ManualClock, OnStoreError, Policy, Quota, StoreError};
 use tidegate_testkit::Server;
 use tokio::runtime::Runtime;
 
@@ -65,6 +65,56 @@ fn refunds_reach_into_long_histories() {
         for (index, step) in hits.chain(refunds).chain(parts).chain(passing).enumerate() {
             twins.take(&step).unwrap_or_else(|problem| panic!("{gone}, step {index}: {problem}"));
         }
+    }
+}
+
+/// A string that grows is given twice what it needs then, so it matters when a ring grows, and from where it goes on.
+#[tokio::test]
+async fn a_ring_is_given_no_more_room_for_having_gone_round() {
+    let (server, clock) = (Server::start(), ManualClock::default());
+    let policy = Policy::new("window", Quota::per_minute(1 << 20)).on_store_error(OnStoreError::Error);
+    let builder = Limiter::builder().policy(policy).clock(clock.clone()).store(patient(&server.url()));
+    let limiter = connected(builder).await;
+    let mut connection = server.connection();
+    for slow in [8, 15, 23, 27, 35] {
+        redis::cmd("FLUSHALL").exec(&mut connection).unwrap();
+        for (hits, apart) in [(slow, Duration::from_secs(5)), (300, Duration::from_millis(600))] {
+            for _ in 0..hits {
+                assert!(limiter.check("key").await.unwrap().is_allowed());
+                clock.advance(apart);
+            }
+        }
+        let key = &keys(&mut connection)[0];
+        let bytes: u64 = redis::cmd("MEMORY").arg("USAGE").arg(key).query(&mut connection).unwrap();
+        assert!(bytes <= 2_000, "{bytes} bytes after {slow} hits that were slow");
+    }
+}
+
+/// What has gone round to the beginning of a ring moves behind its end when it grows, some thousands of grains at a time.
+#[tokio::test]
+async fn a_large_ring_that_has_gone_round_grows() {
+    let (server, clock) = (Server::start(), ManualClock::default());
+    let policy = Policy::new("log", Quota::per_day(1 << 20)).algorithm(Algorithm::SlidingLog).on_store_error(OnStoreError::Error);
+    let day = policy.quota().window().as_micros() as u64;
+    let builder = Limiter::builder().policy(policy).clock(clock.clone()).store(patient(&server.url()));
+    let limiter = connected(builder).await;
+    let mut times = Vec::new();
+    let mut hit = async |count, apart| {
+        for _ in 0..count {
+            clock.advance(Duration::from_micros(apart));
+            assert!(limiter.check("key").await.unwrap().is_allowed());
+            times.push(clock.epoch_micros());
+        }
+    };
+    // Of 8192 hits 5000 go, and what comes after the others is more than the ring has room for.
+    hit(8192, 10).await;
+    clock.advance(Duration::from_micros(day - 31_920));
+    hit(6000, 1).await;
+    let now = clock.epoch_micros();
+    for index in (0..times.len()).filter(|index| times[*index] + day > now) {
+        clock.set(times[index] + day);
+        let used = limiter.peek("key").await.unwrap().outcomes().next().unwrap().used();
+        assert_eq!(used as usize, times.len() - index - 1);
     }
 }
 
