@@ -43,7 +43,7 @@ fn step(window: u64) -> impl Strategy<Value = Step> {
         8 => (0..6u64).prop_map(Step::Check),
         2 => (0..50u64).prop_map(Step::Check),
         2 => (0..50u64).prop_map(Step::Peek),
-        1 => (0..80u64).prop_map(Step::Charge),
+        1 => prop_oneof![9 => 0..80u64, 1 => Quota::MAX - 80..=Quota::MAX].prop_map(Step::Charge),
         2 => any::<usize>().prop_map(|which| Step::Settle(which, None)),
         1 => (any::<usize>(), 0..9u64).prop_map(|(which, actual)| Step::Settle(which, Some(actual))),
         1 => Just(Step::Reset),
