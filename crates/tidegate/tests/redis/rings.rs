@@ -29,11 +29,12 @@ fn step(grain: u64) -> impl Strategy<Value = Step> {
 #[test]
 fn windows_agree_however_often_their_rings_go_round() {
     let (server, runtime) = (Server::start(), Runtime::new().unwrap());
-    let trace = (prop::sample::select(vec![1u32, 2, 4, 7, 13, 16, 17, 20, 40, 70]), prop_oneof![3..60u64, 100..300u64])
-        .prop_flat_map(|(grains, limit)| {
-            let steps = prop::collection::vec(step(WINDOW / u64::from(grains)), 100..300);
-            (Just(grains), Just(limit), steps)
-        });
+    let trace =
+        (prop::sample::select(vec![1u32, 2, 3, 4, 5, 6, 7, 9, 13, 16, 17, 20, 40, 70]), prop_oneof![3..60u64, 100..300u64])
+            .prop_flat_map(|(grains, limit)| {
+                let steps = prop::collection::vec(step(WINDOW / u64::from(grains)), 100..300);
+                (Just(grains), Just(limit), steps)
+            });
     let mut config = ProptestConfig { failure_persistence: None, ..ProptestConfig::default() };
     config.cases = config.cases.div_ceil(4);
     let outcome = TestRunner::new(config).run(&trace, |(grains, limit, steps)| {
